@@ -15,6 +15,7 @@
 //! * [`notifications`]: log entries, hooks, warnings and metrics;
 //! * [`shrink`]: releases idle memory of other daemons before a kill;
 //! * [`usage`]: actual usage, measured off the event loop;
+//! * [`backstop_worker`]: limits of users' slices behind their limits, through systemd;
 //! * [`watching`]: selects the BPF notifier, or the fallback;
 //! * [`self_test`]: kills child processes at start, so that the code of a kill is resident;
 //! * [`watchdog`]: detects a stuck event loop;
@@ -22,6 +23,7 @@
 //! * [`log`], [`clock`]: utilities.
 
 pub mod account_ref;
+pub mod backstop_worker;
 pub mod clock;
 pub mod config;
 pub mod counters;

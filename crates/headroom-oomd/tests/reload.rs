@@ -2,6 +2,8 @@
 
 mod support;
 
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::Command;
 
 use control::Uid;
@@ -240,4 +242,44 @@ fn a_check_says_what_would_be_in_force_or_what_is_wrong() {
     assert_eq!(bad.status.code(), Some(1));
     let diagnostic = String::from_utf8(bad.stderr).unwrap();
     assert!(diagnostic.contains("oomd.toml:1: this limit has no \"hard\""), "{diagnostic}");
+}
+
+/// A program in place of systemctl, which appends its arguments to `log` in the folder.
+fn fake_systemctl(folder: &Path) {
+    let program = folder.join("systemctl");
+    let script = format!("#!/bin/sh\necho \"$@\" >> {}\n", folder.join("log").display());
+    std::fs::write(&program, script).unwrap();
+    std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+}
+
+#[test]
+fn a_backstop_follows_the_limits_of_users_and_ends_with_its_key() {
+    if !privileged() {
+        return;
+    }
+    const GUS: Uid = Uid(62136);
+    let folder = tempfile::tempdir().unwrap();
+    fake_systemctl(folder.path());
+    let path = format!("{}:/usr/bin:/bin", folder.path().display());
+    let config = format!("backstop = true\n{}", limit(GUS, 160));
+    let daemon = Daemon::start_prepared(&config, &[], move |command| {
+        command.env("PATH", &path);
+    });
+    let last_is = |memory: &str, swap: &str| {
+        let wanted = format!(
+            "set-property --runtime user-{GUS}.slice MemoryMax={memory} MemorySwapMax={swap}"
+        );
+        eventually(&wanted, || {
+            let log = std::fs::read_to_string(folder.path().join("log")).ok()?;
+            (log.lines().last() == Some(&wanted)).then_some(())
+        });
+    };
+    let bytes = |mib: u64| (mib * MIB).to_string();
+    last_is(&bytes(160 + 10 + 256), &bytes(160 + 10));
+    daemon.set_limit(GUS, 320 * MIB);
+    last_is(&bytes(320 + 20 + 256), &bytes(320 + 20));
+    write(&daemon, &limit(GUS, 160));
+    assert!(reload(&daemon).contains(&"users' limits have no backstop any more".to_owned()));
+    last_is("infinity", "infinity");
+    assert!(!daemon.status().degraded.iter().any(|row| row.contains("backstop")));
 }

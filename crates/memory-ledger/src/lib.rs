@@ -32,6 +32,7 @@
 pub mod account;
 pub mod account_id;
 pub mod address_space;
+pub mod backstop;
 pub mod bytes;
 pub mod cgroup;
 pub mod cgroup_accounts;

@@ -2,6 +2,7 @@
 //!
 //! ```toml
 //! observe = true      # decisions are recorded, and no process is killed
+//! backstop = true     # users' slices have a limit of the memory controller, too
 //!
 //! [[limit]]           # see `limits`
 //! user = "alice"
@@ -49,8 +50,9 @@ use limits::{LimitTarget, ParsedLimit};
 use notifications::NotificationConfig;
 use renamed::rename_old_keys;
 
-/// The key outside of all sections.
+/// The keys outside of all sections.
 const OBSERVE: &str = "observe";
+const BACKSTOP: &str = "backstop";
 /// All sections, and the keys that are known in each.
 pub const SECTIONS: [(&str, &[&str]); 6] = [
     ("limit", limits::KEYS),
@@ -82,6 +84,8 @@ pub struct Config {
     pub notifications: NotificationConfig,
     /// Whether kills are carried out.
     pub enforcement: Enforcement,
+    /// Users' slices have limits of the memory controller behind the users' limits.
+    pub backstop: bool,
 }
 
 impl Default for Config {
@@ -98,6 +102,7 @@ impl Default for Config {
             rules: Rules::default(),
             notifications: NotificationConfig::default(),
             enforcement: Enforcement::default(),
+            backstop: false,
         }
     }
 }
@@ -214,6 +219,7 @@ struct Merge {
     rules: Rules,
     notifications: NotificationConfig,
     enforcement: Enforcement,
+    backstop: bool,
 }
 
 impl Merge {
@@ -231,11 +237,14 @@ impl Merge {
         self.notifications.add_hints(rename_old_keys(&mut document));
         let table = &document;
         let mut known = SECTIONS.map(|(name, _)| name).to_vec();
-        known.push(OBSERVE);
+        known.extend([OBSERVE, BACKSTOP]);
         only_keys(table, &known, "the configuration")?;
         if let Some(value) = table.get(OBSERVE) {
             self.enforcement =
                 if system::truth(value)? { Enforcement::Observe } else { Enforcement::Kill };
+        }
+        if let Some(value) = table.get(BACKSTOP) {
+            self.backstop = system::truth(value)?;
         }
         if let Some(section) = table.get("machine") {
             self.machine.add(file, section)?;
@@ -324,6 +333,7 @@ impl Config {
             rules: merge.rules,
             notifications: merge.notifications,
             enforcement: merge.enforcement,
+            backstop: merge.backstop,
             ..Self::default()
         };
         config.files = texts.into_iter().map(|text| text.path).collect();
@@ -440,6 +450,15 @@ mod tests {
             assert!(rule.name.is_none() && rule.cmdline.is_none(), "{rule}");
             assert!(rule.exe.is_none_or(|exe| exe.as_str().starts_with("^/usr/")));
         }
+    }
+
+    #[test]
+    fn a_backstop_is_off_unless_the_last_file_with_the_key_sets_it() {
+        assert!(!parse("").backstop);
+        assert!(parse("backstop = true\n").backstop);
+        let files = [("oomd.toml", "backstop = true"), ("oomd.d/1.toml", "backstop = false")];
+        assert!(!load(&files, None).unwrap().backstop);
+        assert!(line_and_message("backstop = 1\n").1.contains("true"));
     }
 
     #[test]

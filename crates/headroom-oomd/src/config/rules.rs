@@ -2,7 +2,7 @@
 //!
 //! ```toml
 //! [[rule]]
-//! kill = "never"              # never, avoid (only if no other of its user is left), prefer, ordinary
+//! kill = "never"              # never, avoid (the last of its user), prefer, ordinary
 //! unit = "postgresql*"        # all conditions must match; * and ? are wildcards
 //!
 //! [[rule]]

@@ -14,9 +14,9 @@ pub mod metrics;
 pub mod pre_kill_hook;
 pub mod queue;
 
-/// Notification threads run with ordinary priority: only the kill has precedence. The programs that
-/// they start inherit it.
-fn use_ordinary_priority() {
+/// Threads that report or start programs run with ordinary priority: only the kill has precedence.
+/// The programs that they start inherit it.
+pub(crate) fn use_ordinary_priority() {
     // Giving up a real-time priority is always allowed.
     let _ = headroom_linux::sched::SchedAttr::other(0).apply(None);
 }

@@ -34,6 +34,7 @@ pub fn status(manager: &OomManager, degraded: &[String]) -> Status {
     degraded.extend(accounts.degraded());
     degraded.extend(manager.default_limits.degraded());
     degraded.extend(manager.cgroup_limits.degraded());
+    degraded.extend(manager.backstop.degraded());
     if accounts.enforcement() == Enforcement::Observe {
         degraded.push(OBSERVES.to_owned());
     }

@@ -31,6 +31,7 @@ use super::scan_timer::{ScanTimer, Urgency};
 use super::shared_state::SharedState;
 use super::system_monitor::SystemMonitor;
 use super::usage_monitor::UsageMonitor;
+use super::user_backstop::UserBackstop;
 use super::user_limits::{Alert, Crossing, UserLimits};
 use crate::account_ref::to_ref;
 use crate::clock::monotonic_ns;
@@ -137,6 +138,7 @@ impl OomManagerBuilder {
             cgroup_limits: CgroupLimits::new(self.ordinary.clone()),
             system_monitor: SystemMonitor::default(),
             default_limits: DefaultLimits::new(self.ordinary),
+            backstop: UserBackstop::default(),
             executor,
             records: self.records,
             relief: Relief::new(self.shrinker),
@@ -153,6 +155,7 @@ pub struct OomManager {
     pub(super) cgroup_limits: CgroupLimits,
     pub(super) system_monitor: SystemMonitor,
     pub(super) default_limits: DefaultLimits,
+    pub(super) backstop: UserBackstop,
     pub(super) executor: Executor,
     pub(super) records: Records,
     pub(super) relief: Relief,
@@ -262,8 +265,10 @@ impl OomManager {
     /// Applies a change of limits.
     pub(super) fn apply_limit(&mut self, change: Change) -> Result<(), NotifierError> {
         let account = change.account;
+        let limit = change.limit();
         let SharedState { accounts, usage, snapshot, kills } = &mut self.state;
-        if change.limit().is_none() {
+        if limit.is_none() {
+            self.backstop.follow(account, None);
             self.user_limits.forget(account);
             usage.forget(account);
             kills.forget_account(account);
@@ -271,6 +276,7 @@ impl OomManager {
         }
         let first = accounts.ledger().accounts().is_empty();
         accounts.apply(change, snapshot.rules())?;
+        self.backstop.follow(account, limit);
         // The memory that the account holds already may be shared, or may be missing in its sum.
         usage.search(account);
         if first {

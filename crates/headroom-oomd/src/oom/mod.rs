@@ -49,6 +49,7 @@ mod scan_timer;
 mod shared_state;
 mod system_monitor;
 mod usage_monitor;
+mod user_backstop;
 mod user_limits;
 mod user_preferences;
 

@@ -36,6 +36,7 @@ pub fn reconfigure(manager: &mut OomManager, config: &Config) -> Reconfigured {
     exchange_enforcement(manager, config, &mut done);
     // Rules come first, since a limit that is exceeded already is enforced at once.
     exchange_rules(manager, config, &mut done);
+    exchange_backstop(manager, config, &mut done);
     exchange_limits(manager, config, &mut done);
     exchange_default_limit(manager, config, &mut done);
     exchange_cgroups(manager, config, &mut done);
@@ -61,6 +62,24 @@ fn exchange_enforcement(manager: &mut OomManager, config: &Config, done: &mut Re
         manager.user_limits.disarm(account, &mut manager.state);
         manager.user_limits.forget_no_victim(account);
         manager.rearm(account);
+    }
+}
+
+/// A backstop kills, so it is off while kills are only observed.
+fn exchange_backstop(manager: &mut OomManager, config: &Config, done: &mut Reconfigured) {
+    let wanted = config.backstop && config.enforcement == Enforcement::Kill;
+    let OomManager { backstop, state, .. } = manager;
+    if wanted == backstop.is_on() {
+        return;
+    }
+    if !wanted {
+        backstop.switch_off(&state.accounts);
+        done.changes.push("users' limits have no backstop any more".to_owned());
+        return;
+    }
+    match backstop.switch_on(&state.accounts) {
+        Ok(()) => done.changes.push("users' limits have a backstop".to_owned()),
+        Err(error) => done.problems.push(format!("the backstop of users' limits: {error}")),
     }
 }
 
