@@ -68,6 +68,7 @@ impl Guardian {
             // Without a path, the abort file is the only way to end the connection.
             abort.as_ref().map_err(|error| io::Error::new(error.kind(), error.to_string()))?;
         }
+        crate::placement::record_moves()?;
         let (tid, hang_up) = start_witness()?;
         let folder = CString::new(format!("/proc/{}/task/{tid}", std::process::id()))?;
         let (abort, made, witness) =
@@ -130,6 +131,7 @@ impl Duty {
     fn fulfil(&self) -> ! {
         self.settle();
         while !self.server_is_gone() {}
+        crate::placement::restore_recorded();
         // SAFETY: system calls on descriptors and strings of ours; the process exits without
         // running other code.
         unsafe {

@@ -12,6 +12,7 @@
 //! * `page_server`: prevents a client from making the event loop wait for itself;
 //! * `client_access`, `loop_threads`, `access_limits`: prevent a client from blocking the event
 //!   loop with its memory ([`serve`]);
+//! * `placement`: runs threads that wake each other on one CPU;
 //! * `guardian`: ends the connection of a killed server, so that no client hangs;
 //! * [`server`](Server): the event loop;
 //! * [`Bus`]: all of that in a child process, for tests.
@@ -50,6 +51,7 @@ mod nonblock;
 mod page_server;
 mod pid_view;
 mod place;
+mod placement;
 mod priority;
 mod server;
 mod sync;

@@ -23,9 +23,9 @@ use rustix::event::EventfdFlags;
 use super::alarm::Alarm;
 use super::closing::{Charge, ClientFile, Closers};
 use super::install::{Failure, ReadRoom, SocketKeeper, close_all, install};
-use super::placement;
 use super::tracee::{End, Lost, Tracee};
 use crate::channel::Channel;
+use crate::placement;
 use crate::sync::lock;
 
 /// Maximum number of workers, blocked ones included.

@@ -10,7 +10,6 @@ mod alarm;
 mod closing;
 mod fd_installer;
 mod install;
-mod placement;
 #[cfg_attr(target_arch = "x86_64", path = "registers/x86_64.rs")]
 #[cfg_attr(not(target_arch = "x86_64"), path = "registers/other.rs")]
 mod registers;

@@ -9,9 +9,8 @@ use std::io;
 use std::time::Duration;
 
 use super::alarm::PERIOD;
-use super::placement;
 use super::registers::Registers;
-use rustix::thread::CpuSet;
+use crate::placement::{self, Move, Moved};
 
 /// Number of timer periods in which a thread must stop or make one call before it counts as stuck
 /// (ten seconds). Both take microseconds, unless the thread gets no CPU time: on an overloaded
@@ -52,8 +51,8 @@ pub(super) struct Tracee {
     mask: u64,
     /// A SIGSTOP for the thread was suppressed, to be sent again.
     stop_pending: bool,
-    /// The affinity to restore, if the thread was moved to our CPU.
-    usual_cpus: Option<CpuSet>,
+    /// The thread was moved to our CPU.
+    moved: Option<Moved>,
 }
 
 /// Why no stop was reported.
@@ -97,10 +96,13 @@ impl Tracee {
     /// return.
     pub(super) fn seize(tid: u32) -> io::Result<Self> {
         ptrace(libc::PTRACE_SEIZE, tid, 0, libc::PTRACE_O_TRACESYSGOOD as usize)?;
-        let usual_cpus = placement::move_here(tid);
+        let moved = match placement::move_here(tid) {
+            Move::Moved(moved) => Some(moved),
+            Move::Bound | Move::Refused => None,
+        };
         // Fails only if the thread has exited, which the wait for the stop detects.
         let _ = ptrace(libc::PTRACE_INTERRUPT, tid, 0, 0);
-        Ok(Self { tid, registers: None, mask: 0, stop_pending: false, usual_cpus })
+        Ok(Self { tid, registers: None, mask: 0, stop_pending: false, moved })
     }
 
     pub(super) fn tid(&self) -> u32 {
@@ -160,7 +162,8 @@ impl Tracee {
     }
 
     fn stuck(&self) -> Lost {
-        Lost::Stuck(Box::new(Self { ..*self }))
+        let Self { tid, registers, mask, stop_pending, .. } = *self;
+        Lost::Stuck(Box::new(Self { tid, registers, mask, stop_pending, moved: None }))
     }
 
     fn run_to_call(&mut self) -> Result<(), Lost> {
@@ -212,7 +215,7 @@ impl Tracee {
     }
 
     /// Restores the thread's state and resumes it.
-    pub(super) fn finish(self, end: End) -> Result<(), Lost> {
+    pub(super) fn finish(mut self, end: End) -> Result<(), Lost> {
         if let Some(registers) = self.registers {
             let registers = match end {
                 End::Unchanged => registers.returning(registers.result()),
@@ -226,10 +229,8 @@ impl Tracee {
         self.detach()
     }
 
-    fn detach(&self) -> Result<(), Lost> {
-        if let Some(usual) = &self.usual_cpus {
-            placement::restore(self.tid, usual);
-        }
+    fn detach(&mut self) -> Result<(), Lost> {
+        self.moved = None;
         // Fails if the thread is not stopped any more because it was killed.
         ptrace(libc::PTRACE_DETACH, self.tid, 0, 0).map_err(|_| self.stuck())?;
         if self.stop_pending {

@@ -18,6 +18,7 @@ use crate::mapping::{Backing, MappingKind, NotifyStore, Passthrough};
 use crate::nonblock::{FlagHistory, ParkedRead};
 use crate::pid_view::{self, Client};
 use crate::place::{DeviceId, Place};
+use crate::placement::{self, Move, Moved};
 use crate::task_watch::Exit;
 use crate::user_view::UserView;
 use crate::wire::types::{
@@ -414,6 +415,7 @@ impl Server {
         result: Result<(), Errno>,
     ) -> io::Result<()> {
         let result = result.map_or_else(|errno| -errno.code(), |()| 0);
+        self.calls.wake(request.caller.tid);
         if !self.host.closes.is_empty() && self.answer_and_close(request, result, bwr) {
             return Ok(());
         }
@@ -442,9 +444,26 @@ impl Server {
         if answer == WriteRead::Parked {
             return Ok(());
         }
-        match self.host.key_of(process).and_then(|key| self.unpark(key, tid)) {
-            Some(request) => self.answer_read(request, answer),
-            None => Ok(()),
+        let Some(request) = self.host.key_of(process).and_then(|key| self.unpark(key, tid)) else {
+            return Ok(());
+        };
+        let _moved = self.place_woken(tid);
+        self.answer_read(request, answer)
+    }
+
+    /// Makes a thread whose reply follows wake up on the CPU of the event loop, as long as the
+    /// calls form one chain.
+    fn place_woken(&mut self, tid: u32) -> Option<Moved> {
+        if !self.calls.wants_one_cpu() {
+            return None;
+        }
+        match placement::move_here(tid) {
+            Move::Moved(moved) => Some(moved),
+            Move::Bound => {
+                self.calls.is_bound();
+                None
+            }
+            Move::Refused => None,
         }
     }
 

@@ -1,6 +1,7 @@
 //! The ioctls of a device and of `binder-control`.
 
 use std::io;
+use std::time::Instant;
 
 use binder_driver::{Caller, Errno, SpamDetection};
 use binder_uapi::ioctl::*;
@@ -117,6 +118,7 @@ impl Server {
             // first.
             return self.send_error(header, libc::EBUSY);
         }
+        self.calls.request(caller.tid, Instant::now());
         self.collect_deferred(key, caller.tid);
         let request = PendingIoctl { key, caller, unique: header.unique, argument: argument_at };
         self.run_write_read(request, bwr)

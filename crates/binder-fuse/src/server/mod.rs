@@ -1,5 +1,6 @@
 //! The event loop: one thread that owns the driver and all state around it.
 
+mod call_chain;
 mod delayed_calls;
 mod device;
 mod fd_delivery;
@@ -164,6 +165,7 @@ pub struct Server {
     freezes: freeze::Freezes,
     nonblock: NonblockLookups,
     hold_timer: hold_timer::HoldTimer,
+    calls: call_chain::CallChain,
     queue: RequestQueue,
     delayed: delayed_calls::DelayedCalls,
     reply: ReplyBuffer,
@@ -289,6 +291,7 @@ impl Server {
             fd_deliveries: fd_delivery::FdDeliveries::default(),
             freezes: freeze::Freezes::new().map_err(Error::io("cannot make a timer"))?,
             nonblock: NonblockLookups::new().map_err(Error::io("cannot make an eventfd"))?,
+            calls: call_chain::CallChain::new(),
             hold_timer: hold_timer::HoldTimer::new().map_err(Error::io("cannot make a timer"))?,
             queue: RequestQueue::new(),
             delayed: delayed_calls::DelayedCalls::new()
