@@ -47,6 +47,9 @@ use crate::wire::{Operation, ParseError, Request, opcode};
 
 /// Number of requests that are read before queued ones are served.
 const READS_PER_TURN: usize = 64;
+/// Number of turns in a row that read one request only, before one that reads all: until then an
+/// owner can be served out of turn.
+const MAX_SINGLE_TURNS: u32 = 8;
 /// How long queued requests are served before events and new requests are polled: the upper bound
 /// of the time until another client's new request is in the queue.
 const TURN: Duration = Duration::from_micros(100);
@@ -168,6 +171,8 @@ pub struct Server {
     calls: call_chain::CallChain,
     queue: RequestQueue,
     delayed: delayed_calls::DelayedCalls,
+    /// Turns in a row that read one request only.
+    single_turns: u32,
     reply: ReplyBuffer,
     buffer: Option<RequestBuffer>,
     externals: Vec<u32>,
@@ -296,6 +301,7 @@ impl Server {
             queue: RequestQueue::new(),
             delayed: delayed_calls::DelayedCalls::new()
                 .map_err(Error::io("cannot make a timer"))?,
+            single_turns: 0,
             reply: ReplyBuffer::default(),
             buffer: Some(RequestBuffer::new()),
             externals: Vec::new(),
@@ -459,12 +465,16 @@ impl Server {
     }
 
     /// Reads requests. While the queue is empty, the first request is served at once, as no other
-    /// request can be delayed by it: on an idle machine that applies to every call.
+    /// request can be delayed by it: on an idle machine that applies to every call. There the next
+    /// poll replaces the read that would find no other request.
     fn read_requests(&mut self) -> Result<(), Error> {
         let Some(mut buffer) = self.buffer.take() else { return Ok(()) };
         let mut at_once = self.queue.is_empty();
+        let single = at_once && self.single_turns < MAX_SINGLE_TURNS;
+        let most = if single { 1 } else { READS_PER_TURN };
+        let mut found = 0;
         let mut result = Ok(());
-        for _ in 0..READS_PER_TURN {
+        for _ in 0..most {
             if self.queue.len() >= MAX_WAITING {
                 break;
             }
@@ -480,6 +490,12 @@ impl Server {
             if result.is_err() || self.closed {
                 break;
             }
+            found += 1;
+        }
+        if single {
+            self.single_turns += 1;
+        } else {
+            self.single_turns = if found > 1 { MAX_SINGLE_TURNS } else { 0 };
         }
         self.buffer = Some(buffer);
         result
