@@ -4,11 +4,29 @@ use std::fs;
 
 use anyhow::{Context, Result};
 use rustix::process::{Pid, setpriority_process};
-use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// Binds the calling thread, and the threads and processes that it starts later, to one core.
 pub fn pin(cpu: usize) -> Result<()> {
     pin_thread(None, cpu)
+}
+
+/// Binds the calling thread, and the threads and processes that it starts meanwhile, to one core
+/// until the guard is dropped.
+pub fn bind(cpu: usize) -> Result<Bound> {
+    let usual = sched_getaffinity(None).context("cannot read the affinity")?;
+    pin(cpu)?;
+    Ok(Bound(usual))
+}
+
+/// Restores the affinity from before [`bind`].
+pub struct Bound(CpuSet);
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        // These CPUs were allowed before; a failure means that they went offline.
+        let _ = sched_setaffinity(None, &self.0);
+    }
 }
 
 fn pin_thread(thread: Option<Pid>, cpu: usize) -> Result<()> {

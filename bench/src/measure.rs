@@ -4,6 +4,8 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 
+use crate::affinity::{self, Bound};
+
 /// Something whose round trips are timed.
 pub trait Subject {
     /// A short name for tables.
@@ -12,9 +14,46 @@ pub trait Subject {
     /// One round trip with `message`; `reply` has the same length and receives the echo.
     fn round_trip(&mut self, message: &[u8], reply: &mut [u8]) -> Result<()>;
 
+    /// A block of round trips follows; returns what has to be kept until its end.
+    fn begin_block(&self) -> Result<Option<Bound>> {
+        Ok(None)
+    }
+
     /// Other processes that work for the subject: their CPU time is part of its cost.
     fn helpers(&self) -> Vec<u32> {
         Vec::new()
+    }
+}
+
+/// A subject on one core, whatever the placement of the others.
+pub struct OnCore<S> {
+    subject: S,
+    core: usize,
+}
+
+impl<S: Subject> OnCore<S> {
+    /// Starts a subject whose processes are bound to the core.
+    pub fn start(core: usize, start: impl FnOnce() -> Result<S>) -> Result<Self> {
+        let _bound = affinity::bind(core)?;
+        Ok(Self { subject: start()?, core })
+    }
+}
+
+impl<S: Subject> Subject for OnCore<S> {
+    fn name(&self) -> &str {
+        self.subject.name()
+    }
+
+    fn round_trip(&mut self, message: &[u8], reply: &mut [u8]) -> Result<()> {
+        self.subject.round_trip(message, reply)
+    }
+
+    fn begin_block(&self) -> Result<Option<Bound>> {
+        affinity::bind(self.core).map(Some)
+    }
+
+    fn helpers(&self) -> Vec<u32> {
+        self.subject.helpers()
     }
 }
 
@@ -109,6 +148,7 @@ pub fn block(
     reply: &mut [u8],
 ) -> Result<Vec<u64>> {
     let mut samples = Vec::with_capacity(runs);
+    let _bound = subject.begin_block()?;
     reply.fill(0);
     for _ in 0..runs {
         let start = Instant::now();

@@ -91,7 +91,7 @@ class Plan:
 
     def roundtrip(self, line: str, out: Path) -> None:
         """Empty and larger calls, beside sockets, pipes and futexes."""
-        self.bench(line, out, ["roundtrip", "--sizes", "4,1024,4096,16384,65536", "--blocks", "5", "--block", "100"])
+        self.bench(line, out, ["roundtrip", "--pinned", "--sizes", "4,1024,4096,16384,65536", "--blocks", "5", "--block", "100"])
 
     def handles(self, line: str, out: Path) -> None:
         """Each call carries a new node."""

@@ -1,9 +1,11 @@
 //! Round trip of an empty call over a binder device, against a pipe, a Unix socket and a futex in
-//! the same run, with all processes on one core or wherever the scheduler puts them.
+//! the same run: first with all processes on one core, then with placement by the scheduler. The
+//! baseline of both is the socket on one core, which the scheduler places differently from run to
+//! run.
 
 use anyhow::{Context, Result};
 use bench::devices::{self, DeviceArguments};
-use bench::measure::{Plan, Subject, interleave};
+use bench::measure::{OnCore, Plan, Subject, interleave};
 use bench::pingpong::{self, Binder, Futex, MAX_MESSAGE, Pipe, SeqPacket};
 use bench::{affinity, peer, report};
 use clap::Parser;
@@ -13,12 +15,15 @@ use clap::Parser;
 struct Arguments {
     #[command(flatten)]
     devices: DeviceArguments,
-    /// The core of all processes.
+    /// The core of the processes that are bound to one.
     #[arg(long, default_value_t = 0)]
     cpu: usize,
-    /// Bind no process to a core: the scheduler decides.
-    #[arg(long, conflicts_with = "cpu")]
+    /// Only with placement by the scheduler.
+    #[arg(long)]
     free: bool,
+    /// Only with all processes on one core.
+    #[arg(long, conflicts_with = "free")]
+    pinned: bool,
     /// Message sizes, bytes.
     #[arg(long, value_delimiter = ',', default_value = "4,1024,4096,16384,65536")]
     sizes: Vec<usize>,
@@ -47,15 +52,37 @@ fn run(arguments: &Arguments) -> Result<()> {
     for size in &arguments.sizes {
         anyhow::ensure!(*size <= MAX_MESSAGE, "--sizes: {size} is above {MAX_MESSAGE}");
     }
-    let core = (!arguments.free).then_some(arguments.cpu);
-    core.map_or(Ok(()), affinity::pin)?;
     if !affinity::be_eager() {
         eprintln!("not allowed to raise the priority: other work on the core will disturb");
     }
+    report::round_trips_head(SeqPacket::NAME);
+    if !arguments.free {
+        let bound = affinity::bind(arguments.cpu)?;
+        measure(arguments, Placement::OneCore)?;
+        drop(bound);
+    }
+    if !arguments.pinned {
+        measure(arguments, Placement::Free)?;
+    }
+    Ok(())
+}
+
+/// The processes' cores.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Placement {
+    /// All run on `--cpu`, to which the caller is bound.
+    OneCore,
+    /// The scheduler decides, except for the baseline.
+    Free,
+}
+
+fn measure(arguments: &Arguments, placement: Placement) -> Result<()> {
     // Started from here, so that they inherit core and priority. They outlive their clients below.
+    let core = (placement == Placement::OneCore).then_some(arguments.cpu);
     let devices = arguments.devices.open(core)?;
+    let baseline = OnCore::start(arguments.cpu, SeqPacket::start).context("seqpacket")?;
     let mut subjects: Vec<Box<dyn Subject>> = vec![
-        Box::new(SeqPacket::start().context("seqpacket")?),
+        Box::new(baseline),
         Box::new(Pipe::start().context("pipe")?),
         Box::new(Futex::start().context("futex")?),
     ];
@@ -64,13 +91,13 @@ fn run(arguments: &Arguments) -> Result<()> {
     }
 
     let plan = Plan { blocks: arguments.blocks, block: arguments.block, warm_up: arguments.block };
-    report::round_trips_head(SeqPacket::NAME);
     for size in &arguments.sizes {
         let summaries = interleave(&mut subjects, *size, plan)?;
         let names = subjects.iter().map(|subject| subject.name());
         let results: Vec<_> = names.zip(summaries).collect();
         let baseline = (SeqPacket::NAME, "over_seqpacket");
-        let case = report::bytes(*size) + if arguments.free { ", any core" } else { "" };
+        let any_core = if placement == Placement::Free { ", any core" } else { "" };
+        let case = report::bytes(*size) + any_core;
         report::round_trips("roundtrip", &case, baseline, &results);
     }
     drop(subjects);
