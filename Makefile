@@ -9,9 +9,11 @@
 # make install  installs what was built: PREFIX=/usr/local, DESTDIR= (for packages)
 # make uninstall  removes what it installed
 # make deb    builds Debian packages, into target/deb
+# make static builds the command line with the binder daemon inside, target/static/headroom, for any x86-64 Linux
+# make test-static  runs it in root file systems of Debian and of busybox without a C library (needs root)
 # make clean  removes everything that was built
 
-.PHONY: run install test demo bench lab slice fuzz lint clean install uninstall deb setup setup-lint setup-test setup-deb build
+.PHONY: run install test demo bench lab slice fuzz lint clean install uninstall deb static test-static setup setup-lint setup-test setup-deb setup-static setup-static-test build
 
 target := $(or $(CARGO_TARGET_DIR),target)
 
@@ -24,7 +26,7 @@ run: setup
 build: setup
 	@scripts/build --release
 
-setup setup-lint setup-test setup-deb:
+setup setup-lint setup-test setup-deb setup-static setup-static-test:
 	@scripts/setup $(patsubst setup-%,%,$(filter setup-%,$@))
 
 test: setup-test
@@ -70,6 +72,15 @@ uninstall:
 
 deb: setup-deb
 	scripts/deb $(target)/deb
+
+static: setup-static
+	@scripts/build --static --release
+	@mkdir -p $(target)/static
+	@strip --strip-all -o $(target)/static/headroom $(target)/x86_64-unknown-linux-musl/release/headroom
+	@ls -l $(target)/static/headroom
+
+test-static: setup-test setup-static-test static
+	tests/static/run $(target)/static/headroom
 
 clean:
 	cargo clean

@@ -103,7 +103,12 @@ pub(crate) fn allowed(tid: u32, priority: Priority) -> Option<Priority> {
     Some(Priority { nice, policy, ..priority })
 }
 
-fn limit(tid: u32, resource: libc::__rlimit_resource_t) -> u64 {
+#[cfg(target_env = "gnu")]
+type Resource = libc::__rlimit_resource_t;
+#[cfg(not(target_env = "gnu"))]
+type Resource = libc::c_int;
+
+fn limit(tid: u32, resource: Resource) -> u64 {
     let mut limit = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the structure is live, and no limit is set.
     let result =

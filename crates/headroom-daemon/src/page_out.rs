@@ -55,10 +55,13 @@ pub fn set_mmap_threshold() {
     }
 }
 
-/// Returns free memory at the end of the heap to the system.
+/// Returns free memory at the end of the heap to the system; musl does so without a request.
 pub fn trim_heap() {
     // SAFETY: takes an integer.
-    unsafe { libc::malloc_trim(0) };
+    #[cfg(target_env = "gnu")]
+    unsafe {
+        libc::malloc_trim(0);
+    }
 }
 
 /// Private mappings of files without pages of their own.

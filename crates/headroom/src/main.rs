@@ -20,6 +20,10 @@ use commands::{
 use helpers::output;
 
 fn main() -> ExitCode {
+    #[cfg(feature = "binderd")]
+    if let Some(code) = helpers::programs::run_binderd_if_named() {
+        return code;
+    }
     let arguments = Arguments::parse();
     match dispatch(&arguments) {
         Ok(code) => code,

@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use crate::{NamespaceId, NamespaceLevel, Owner, Uid};
 
 /// ioctls of a namespace's file (`linux/nsfs.h`).
-const NS_GET_PARENT: libc::c_ulong = 0xb702;
-const NS_GET_OWNER_UID: libc::c_ulong = 0xb704;
+const NS_GET_PARENT: libc::Ioctl = 0xb702;
+const NS_GET_OWNER_UID: libc::Ioctl = 0xb704;
 /// `asm-generic/socket.h`, since Linux 6.5.
 const SO_PEERPIDFD: libc::c_int = 77;
 /// Maximum nesting depth of user namespaces; the kernel refuses to create deeper ones.

@@ -72,8 +72,13 @@ enum Stop {
     Trap,
 }
 
+#[cfg(target_env = "gnu")]
+type PtraceRequest = libc::c_uint;
+#[cfg(not(target_env = "gnu"))]
+type PtraceRequest = libc::c_int;
+
 pub(super) fn ptrace(
-    request: libc::c_uint,
+    request: PtraceRequest,
     tid: u32,
     address: usize,
     data: usize,
@@ -133,7 +138,7 @@ impl Tracee {
             return Err(io::Error::other("it does not stand behind a 64-bit system call"));
         }
         let mask = &raw mut self.mask as usize;
-        ptrace(libc::PTRACE_GETSIGMASK, self.tid, size_of::<u64>(), mask)?;
+        ptrace(libc::PTRACE_GETSIGMASK as PtraceRequest, self.tid, size_of::<u64>(), mask)?;
         self.set_mask(!0)?;
         self.registers = Some(registers);
         Ok(())
@@ -141,7 +146,7 @@ impl Tracee {
 
     fn set_mask(&self, mask: u64) -> io::Result<()> {
         let mask = &raw const mask as usize;
-        ptrace(libc::PTRACE_SETSIGMASK, self.tid, size_of::<u64>(), mask).map(drop)
+        ptrace(libc::PTRACE_SETSIGMASK as PtraceRequest, self.tid, size_of::<u64>(), mask).map(drop)
     }
 
     /// Its stack pointer.

@@ -1,8 +1,8 @@
 //! Requests to the daemons. A refusal becomes an error.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use anyhow::{Context, anyhow, bail, ensure};
+use anyhow::{Context, anyhow, bail};
 use control::{Client, ControlError, Uid, binderd, oomd};
 use rustix::io::Errno;
 
@@ -118,13 +118,4 @@ pub fn records(socket: &Path, last: u32) -> anyhow::Result<Vec<oomd::Why>> {
         oomd::Reply::Why { records } => Ok(records),
         reply => Err(unexpected(&reply)),
     }
-}
-
-/// Path of a program beside this one. The daemons are installed beside `headroom`; no other program
-/// is ever run as root.
-pub fn beside_us(name: &str) -> anyhow::Result<PathBuf> {
-    let us = std::env::current_exe().context("cannot find our own executable")?;
-    let path = us.parent().unwrap_or(Path::new("/")).join(name);
-    ensure!(path.is_file(), "{} is missing: it belongs beside {}", path.display(), us.display());
-    Ok(path)
 }

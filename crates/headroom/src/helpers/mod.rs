@@ -7,6 +7,7 @@ pub mod exit_code;
 pub mod oom_daemons;
 pub mod oomd_config;
 pub mod output;
+pub mod programs;
 pub mod signals;
 pub mod size;
 pub mod status_line;

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, bail};
 use control::configuration::Configuration;
 
-use super::client::beside_us;
+use super::programs::beside_us;
 
 /// The content of the files. The daemon itself parses them, so that the result is what it would
 /// use; the error is the daemon's message.

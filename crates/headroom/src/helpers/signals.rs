@@ -68,7 +68,7 @@ impl BlockedSignals {
     /// The next signal; `None` when `limit` is over, or the wait was interrupted.
     pub fn wait(&self, limit: Option<Duration>) -> Option<TakenSignal> {
         let timeout = limit.map(|limit| libc::timespec {
-            tv_sec: limit.as_secs().try_into().unwrap_or(libc::time_t::MAX),
+            tv_sec: limit.as_secs().try_into().unwrap_or(i32::MAX.into()),
             tv_nsec: limit.subsec_nanos().into(),
         });
         let timeout = timeout.as_ref().map_or(ptr::null(), ptr::from_ref);

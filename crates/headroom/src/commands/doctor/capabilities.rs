@@ -5,6 +5,8 @@ use rustix::thread::CapabilitySet;
 /// A capability that a check requires.
 #[derive(Clone, Copy, Debug)]
 pub enum Capability {
+    // Of the OOM manager's checks, which the static program does not have.
+    #[cfg_attr(not(feature = "bpf"), expect(dead_code))]
     Kill,
     SysAdmin,
 }

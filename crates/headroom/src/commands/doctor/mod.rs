@@ -3,7 +3,9 @@
 mod binder;
 mod capabilities;
 mod check;
+#[cfg(feature = "bpf")]
 mod memory;
+#[cfg(feature = "bpf")]
 mod notifier;
 mod system;
 
@@ -33,12 +35,27 @@ pub fn doctor(globals: &Globals) -> anyhow::Result<ExitCode> {
         kernel: system.release.clone(),
         root: rustix::process::geteuid().is_root(),
         binder: binder::checks(&system),
-        oom: memory::checks(&system).into_iter().chain(notifier::checks()).collect(),
+        oom: oom(&system),
         daemons: daemons(globals),
     };
     output::print_as(globals.format(), &report, || text(&report))?;
     let disabled = report.binder.iter().chain(&report.oom).any(|check| check.disables.is_some());
     Ok(if disabled { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+#[cfg(feature = "bpf")]
+fn oom(system: &system::System) -> Vec<Check> {
+    memory::checks(system).into_iter().chain(notifier::checks()).collect()
+}
+
+#[cfg(not(feature = "bpf"))]
+fn oom(_: &system::System) -> Vec<Check> {
+    vec![Check::new(
+        "checks",
+        Err("not in the static headroom".into()),
+        "what headroom-oomd finds on this machine is not known",
+        "install the package headroom",
+    )]
 }
 
 fn daemons(globals: &Globals) -> Vec<Check> {

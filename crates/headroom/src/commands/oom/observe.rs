@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::anyhow;
 
 use crate::arguments::Globals;
-use crate::helpers::client::beside_us;
+use crate::helpers::programs::beside_us;
 
 /// Executes the daemon in place of this program.
 pub fn observe(globals: &Globals, config: Option<&Path>) -> anyhow::Result<()> {

@@ -30,10 +30,9 @@ use anyhow::Context;
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, waitpid};
 
 use crate::arguments::Run;
-use crate::helpers::client::beside_us;
 use crate::helpers::exit_code::RUN_FAILED;
-use crate::helpers::output;
 use crate::helpers::signals::{BlockedSignals, Origin};
+use crate::helpers::{output, programs};
 use namespaces::Isolation;
 use session::Session;
 
@@ -63,7 +62,7 @@ pub fn run(options: &Run) -> ExitCode {
 }
 
 fn try_run(options: &Run) -> anyhow::Result<u8> {
-    let daemon = beside_us("headroom-binderd")?;
+    let daemon = programs::binderd()?;
     let users = namespaces::enter()?;
     // Outside of the pid namespace that is created next.
     let (guardian, guarded) = guardian::start()?;
@@ -78,8 +77,8 @@ fn try_run(options: &Run) -> anyhow::Result<u8> {
         -1 => Err(std::io::Error::last_os_error()).context("cannot start the session"),
         0 => {
             drop(lifeline);
-            let session = Session { options, daemon, isolation, signals, _guarded: guarded };
-            session.run(&hangs_up)
+            let session = Session { options, isolation, signals, _guarded: guarded };
+            session.run(daemon, &hangs_up)
         }
         pid => {
             drop(guarded);

@@ -4,7 +4,7 @@
 use std::io::Read;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ use super::private_dev::{BUS, SOCKET};
 use super::{offspring, service_manager};
 use crate::arguments::{BINDERD_SOCKET_VARIABLE, FdPassing, Run};
 use crate::helpers::signals::{BlockedSignals, Origin};
-use crate::helpers::{exit_code, output};
+use crate::helpers::{exit_code, output, programs};
 
 /// Limit for the service manager to become context manager.
 const MANAGER_PATIENCE: Duration = Duration::from_secs(30);
@@ -40,8 +40,6 @@ const LOG_LEVEL: &str = "HEADROOM_LOG";
 pub struct Session<'a> {
     /// The command line.
     pub options: &'a Run,
-    /// Path of the daemon's program.
-    pub daemon: PathBuf,
     /// The namespaces of the session.
     pub isolation: Isolation,
     /// The signals to pass on, blocked already.
@@ -133,10 +131,11 @@ impl Cast {
 }
 
 impl Session<'_> {
-    /// Runs the session to its end; `hangs_up` hangs up when `headroom run` exits.
-    pub fn run(mut self, hangs_up: &OwnedFd) -> ! {
+    /// Runs the session to its end. `daemon` starts the daemon; `hangs_up` hangs up when `headroom
+    /// run` exits.
+    pub fn run(mut self, daemon: Command, hangs_up: &OwnedFd) -> ! {
         let mut cast = Cast::default();
-        let code = match self.play(&mut cast, hangs_up) {
+        let code = match self.play(&mut cast, daemon, hangs_up) {
             Ok(code) => code,
             Err(error) => {
                 output::warn(format_args!("{error:#}"));
@@ -148,9 +147,9 @@ impl Session<'_> {
         unsafe { libc::_exit(code.into()) }
     }
 
-    fn play(&mut self, cast: &mut Cast, hangs_up: &OwnedFd) -> anyhow::Result<u8> {
+    fn play(&mut self, cast: &mut Cast, daemon: Command, hangs_up: &OwnedFd) -> anyhow::Result<u8> {
         self.settle(hangs_up)?;
-        self.start_daemon(cast)?;
+        self.start_daemon(cast, daemon)?;
         if let Some(code) = self.start_manager(cast)? {
             return Ok(code);
         }
@@ -181,9 +180,8 @@ impl Session<'_> {
         Ok(())
     }
 
-    fn start_daemon(&self, cast: &mut Cast) -> anyhow::Result<()> {
+    fn start_daemon(&self, cast: &mut Cast, mut command: Command) -> anyhow::Result<()> {
         let (says_ready, ready) = pipe().context("cannot make a pipe")?;
-        let mut command = Command::new(&self.daemon);
         command.args(["--mount", BUS, "--socket", SOCKET, "--session", "--stats", "global"]);
         command.args(["--devices", &self.options.devices.join(",")]);
         command.args(["--ready-fd", &ready.as_raw_fd().to_string()]);
@@ -217,9 +215,10 @@ impl Session<'_> {
                 }
             });
         }
-        let child =
-            command.spawn().with_context(|| format!("cannot start {}", self.daemon.display()))?;
-        cast.daemon = Some(Running::new("headroom-binderd", &child));
+        let child = command
+            .spawn()
+            .with_context(|| format!("cannot start {}", command.get_program().display()))?;
+        cast.daemon = Some(Running::new(programs::BINDERD, &child));
         drop(ready);
         // The daemon writes one line when it is ready, or exits.
         let mut line = Vec::new();

@@ -17,8 +17,8 @@ use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::Signal;
 
 use crate::arguments::{Globals, Up};
-use crate::helpers::client::beside_us;
 use crate::helpers::output;
+use crate::helpers::programs::{self, beside_us};
 use crate::helpers::signals::{BlockedSignals, TERMINATION};
 
 /// Names of the daemons in the output.
@@ -62,7 +62,7 @@ pub fn up(globals: &Globals, options: &Up) -> anyhow::Result<ExitCode> {
 
 fn start(globals: &Globals, options: &Up, daemons: &mut Vec<Daemon>) -> anyhow::Result<()> {
     if !options.no_binder {
-        let mut command = Command::new(beside_us("headroom-binderd")?);
+        let mut command = programs::binderd()?;
         command.arg("--mount").arg(&options.mount).arg("--socket").arg(&globals.binderd_socket);
         if options.link_dev {
             command.arg("--link-dev");

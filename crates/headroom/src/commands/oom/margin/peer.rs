@@ -5,6 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::ptr;
 
 use anyhow::{Context, ensure};
+use headroom_linux::sched::SchedAttr;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
@@ -56,10 +57,7 @@ pub fn be(arguments: &MarginPeer) -> anyhow::Result<()> {
     // The parent may be real-time.
     let ordinary = if arguments.bytes.is_some() { libc::SCHED_IDLE } else { libc::SCHED_OTHER };
     let memory = arguments.bytes.map(|bytes| Memory::filled(bytes, Pages::Small)).transpose()?;
-    let parameter = libc::sched_param { sched_priority: 0 };
-    // SAFETY: the kernel reads the structure, which is ours.
-    let done = unsafe { libc::sched_setscheduler(0, ordinary, &parameter) };
-    ensure!(done == 0, "cannot be slow: {}", std::io::Error::last_os_error());
+    SchedAttr::with_policy(ordinary as u32).apply(None).context("cannot be slow")?;
     println!("{READY}");
     loop {
         match &memory {

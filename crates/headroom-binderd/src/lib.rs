@@ -1,0 +1,286 @@
+//! The binder daemon: mounts the devices, serves them, and replies on its control socket.
+//!
+//! A library, so that the static `headroom` contains it: see [`main`].
+
+mod answer;
+mod life_signs;
+mod links;
+mod listeners;
+mod mount_helper;
+mod permissions;
+mod pressure;
+mod run_folder;
+mod trace;
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use binder_fuse::{Config, DeviceOwner, Event, MappingChoice, MountNamespace, Server};
+use clap::Parser;
+use headroom_daemon::Signals;
+use headroom_daemon::message::{PlainWriter, plain};
+use headroom_daemon::privileges;
+use headroom_daemon::signals::Signal;
+use tracing_subscriber::EnvFilter;
+
+/// Tokens of event sources in the server's event loop.
+const SIGNALS: u32 = 0;
+const CONTROL: u32 = 1;
+const STALLS: u32 = 2;
+const MEMORY_TIMER: u32 = 3;
+const LISTENERS: u32 = 4;
+/// Every user may connect; permissions are checked per request.
+const SOCKET_MODE: u32 = 0o666;
+
+/// Serves binder devices to unmodified clients, without a kernel driver.
+///
+/// Runs in the foreground, logs to standard error (more with HEADROOM_LOG=debug), and unmounts on
+/// SIGINT and SIGTERM.
+#[derive(Parser)]
+#[command(name = "headroom-binderd", version)]
+struct Args {
+    /// Mount point, created if it does not exist.
+    #[arg(long, value_name = "DIR", default_value = "/dev/binderfs")]
+    mount: PathBuf,
+    /// The control socket.
+    #[arg(long, value_name = "PATH", default_value = control::BINDERD_SOCKET)]
+    socket: PathBuf,
+    /// Devices to create, separated by commas.
+    #[arg(
+        long,
+        value_name = "NAMES",
+        value_delimiter = ',',
+        default_value = "binder,hwbinder,vndbinder"
+    )]
+    devices: Vec<String>,
+    /// How receive buffers reach clients: auto, passthrough or notify-store.
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    mapping: MappingChoice,
+    /// Release the memory of idle buffers while less than this share of the machine's memory is
+    /// available.
+    #[arg(
+        long,
+        value_name = "PERCENT",
+        default_value_t = 10,
+        value_parser = clap::value_parser!(u8).range(0..=100)
+    )]
+    low_memory: u8,
+    /// Share of the machine's memory that messages of one owner may have, in percent. An owner is a
+    /// user with its containers; root has no quota.
+    #[arg(
+        long,
+        value_name = "PERCENT",
+        default_value_t = 25,
+        value_parser = clap::value_parser!(u8).range(1..=100)
+    )]
+    owner_memory: u8,
+    /// Maximum number of devices, those of --devices included.
+    #[arg(long, value_name = "NUMBER")]
+    max: Option<u32>,
+    /// Mode of all devices. Default: 0666 for those of --devices, as on Android, and 0600 for those
+    /// that are added through binder-control.
+    #[arg(long, value_name = "OCTAL", value_parser = permissions::parse_mode)]
+    mode: Option<u32>,
+    /// Owner of the devices, by name or number. Default: the daemon's user and group.
+    #[arg(long, value_name = "USER[:GROUP]", value_parser = permissions::parse_owner)]
+    owner: Option<DeviceOwner>,
+    /// "global": add a folder binder_logs that shows all traffic to every user, as binderfs does.
+    #[arg(long, value_name = "WHICH")]
+    stats: Option<Stats>,
+    /// Link /dev/NAME to each device of --devices. Existing files are kept.
+    #[arg(long)]
+    link_dev: bool,
+    /// The bus belongs to one user: do not warn of missing privileges.
+    #[arg(long)]
+    session: bool,
+    /// Exit with status 0 when the bus is unmounted.
+    #[arg(long)]
+    until_unmounted: bool,
+    /// Move to a copy of the mount namespace without the mount, so that the bus ends with the last
+    /// process of the namespace; used by mount.binder.
+    #[arg(long)]
+    leave_mount_namespace: bool,
+    /// Remove this folder, with the log in it, when the bus is unmounted or the daemon is stopped;
+    /// used by mount.binder.
+    #[arg(long, value_name = "DIR")]
+    run_folder: Option<PathBuf>,
+    /// Write a line to this file descriptor when the bus is ready, and close it.
+    #[arg(long, value_name = "FD")]
+    ready_fd: Option<i32>,
+    /// Receive listeners of seccomp filters from this socket; used by `headroom run`.
+    #[arg(long, value_name = "FD")]
+    listeners: Option<i32>,
+}
+
+/// Scope of binder_logs.
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Stats {
+    Global,
+}
+
+/// The program's `main`: the first argument of the process is its name, `headroom-binderd` or
+/// `mount.binder`. Call it while the process has one thread.
+pub fn main() -> ExitCode {
+    // Tests that create a `Bus` start an installed daemon as its server.
+    binder_fuse::Bus::serve_if_started();
+    if let Some(code) = mount_helper::run_if_asked() {
+        return code;
+    }
+    let args = Args::parse();
+    let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let filter = EnvFilter::try_from_env("HEADROOM_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal() && !no_color)
+        .with_writer(|| PlainWriter(std::io::stderr()))
+        .init();
+    let run_folder = args.run_folder.clone();
+    binder_fuse::serve(move || match run(args) {
+        Ok(()) => {
+            if let Some(folder) = run_folder {
+                run_folder::remove(&folder);
+            }
+            0
+        }
+        Err(error) => {
+            eprintln!("headroom-binderd: {}", plain(&format!("{error:#}")));
+            1
+        }
+    })
+}
+
+fn run(args: Args) -> anyhow::Result<()> {
+    // Blocked before any thread is started, so that no thread receives these signals.
+    let signals = Signals::block(&[Signal::SIGINT, Signal::SIGTERM])
+        .context("cannot block SIGINT and SIGTERM")?;
+    // Bound first: this fails if another daemon is running.
+    let mut control = control::Server::bind(&args.socket, SOCKET_MODE)?;
+    let config = Config {
+        devices: args.devices,
+        mapping: args.mapping,
+        max_devices: args.max,
+        logs: args.stats.is_some(),
+        device_mode: args.mode,
+        device_owner: args.owner,
+        owner_quota_bytes: Some(pressure::share_of_memory(args.owner_memory)),
+        session: args.session,
+        mount_namespace: if args.leave_mount_namespace {
+            MountNamespace::Leave
+        } else {
+            MountNamespace::Keep
+        },
+        ..Config::new(args.mount)
+    };
+    let mut server = Server::new(&config)?;
+    let (life_signs, unheard) = life_signs::LifeSigns::for_manager();
+    let (memory, lacking) = pressure::Pressure::watch(args.low_memory, life_signs.interval())
+        .context("cannot watch the machine's memory")?;
+    // Privileges that only root can have are not expected in a session.
+    let lacking = if args.session {
+        Vec::new()
+    } else {
+        [lacking.into_iter().collect(), refused_privileges()].concat()
+    };
+    for lacking in lacking.into_iter().chain(unheard) {
+        server.note_degraded(lacking);
+    }
+    let _links = args.link_dev.then(|| links::Links::make(server.mount_point(), &config.devices));
+    server.add_external(std::os::fd::AsFd::as_fd(&signals), SIGNALS)?;
+    server.add_external(std::os::fd::AsFd::as_fd(&control), CONTROL)?;
+    let mut listeners = args.listeners.map(listeners::Listeners::new).transpose()?;
+    if let Some(listeners) = &listeners {
+        server.add_external(std::os::fd::AsFd::as_fd(listeners), LISTENERS)?;
+    }
+    if let Some(stalls) = memory.stalls() {
+        server.add_urgent_external(stalls, STALLS)?;
+    }
+    server.add_external(memory.timer(), MEMORY_TIMER)?;
+    tracing::info!(
+        "serving {} on {} by {}, control socket {}",
+        config.devices.join(", "),
+        server.mount_point().display(),
+        server.mapping().name(),
+        control.path().display(),
+    );
+    if let Some(fd) = args.ready_fd {
+        say_ready(fd).with_context(|| format!("--ready-fd {fd}"))?;
+    }
+    life_signs.ready(&in_a_line(&server));
+    loop {
+        match server.next_event()? {
+            Event::External(CONTROL) => {
+                control.serve(|peer, request| answer::answer(&mut server, peer, request));
+            }
+            Event::External(LISTENERS) => {
+                if let Some(done) = listeners.take_if(|listeners| !listeners.take(&mut server)) {
+                    server.remove_external(std::os::fd::AsFd::as_fd(&done));
+                }
+            }
+            Event::External(STALLS) => server.reclaim_idle(),
+            Event::External(MEMORY_TIMER) => {
+                life_signs.came_round(|| in_a_line(&server));
+                let idle = server.page_counts().idle;
+                if memory.is_low(idle).context("cannot set a timer")? {
+                    server.reclaim_idle();
+                }
+            }
+            Event::External(_) => {
+                if let Some(signal) = signals.next() {
+                    tracing::info!("{signal}: unmounting, {} opens end", server.open_count());
+                    life_signs.stopping();
+                    return Ok(());
+                }
+            }
+            Event::Unmounted if args.until_unmounted => {
+                tracing::info!("{}: unmounted", server.mount_point().display());
+                return Ok(());
+            }
+            Event::Unmounted => {
+                anyhow::bail!("{}: unmounted by somebody else", server.mount_point().display())
+            }
+        }
+    }
+}
+
+/// Acquires the privileges that the daemon needs to respond promptly; returns a line of the status
+/// for each that is refused.
+fn refused_privileges() -> Vec<String> {
+    /// `SCHED_FIFO` priority of the event loop: above ordinary tasks, below other real-time ones.
+    const PRIORITY: u32 = 1;
+    let attempts = [
+        (privileges::set_realtime(PRIORITY), "on a busy machine calls wait for a time slice"),
+        (privileges::lock_memory(), "under heavy swapping calls may be late"),
+        (
+            privileges::exempt_from_oom_killer(),
+            "the kernel's own OOM killer may choose the daemon, and with it all calls",
+        ),
+    ];
+    let refused = attempts.into_iter().filter_map(|(result, consequence)| {
+        result.err().map(|error| error.with_consequence(consequence))
+    });
+    refused.collect()
+}
+
+/// A status line for users.
+fn in_a_line(server: &Server) -> String {
+    format!("{} opens on {}", server.open_count(), server.mount_point().display())
+}
+
+/// Reports readiness to the process that started us.
+fn say_ready(fd: i32) -> anyhow::Result<()> {
+    anyhow::ensure!(fd > 2, "that one has another use");
+    // SAFETY: the descriptor was passed to us for this purpose and is not used elsewhere in this
+    // process; if it is not open, the write below fails.
+    let mut ready = unsafe { <std::fs::File as std::os::fd::FromRawFd>::from_raw_fd(fd) };
+    Ok(std::io::Write::write_all(&mut ready, b"ready\n")?)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn command_lines_of_the_documents_are_valid() {
+        test_support::documents::check_command_lines::<super::Args>("headroom-binderd");
+    }
+}
