@@ -53,6 +53,8 @@ struct Device {
     linked: bool,
     /// Number of live node ids of the device.
     nodes: u64,
+    /// [`Tree::mark_bound`].
+    bound: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -134,7 +136,8 @@ impl Tree {
         self.next_device += 1;
         let Options { device_uid: uid, device_gid: gid, .. } = self.options;
         let owner = Owner { mode, uid, gid };
-        let device = Device { name: name.to_owned(), context, owner, linked: true, nodes: 0 };
+        let device =
+            Device { name: name.to_owned(), context, owner, linked: true, nodes: 0, bound: false };
         self.devices.insert(id, device);
         id
     }
@@ -266,6 +269,17 @@ impl Tree {
         if std::mem::replace(&mut entry.open, true) { Err(libc::EBUSY) } else { Ok(()) }
     }
 
+    /// Marks a device of which one file was opened twice. The name, if it was not marked before.
+    pub(crate) fn mark_bound(&mut self, id: DeviceId) -> Option<&str> {
+        let device = self.devices.get_mut(&id)?;
+        (!std::mem::replace(&mut device.bound, true)).then_some(&*device.name)
+    }
+
+    /// Whether the device with this name is [marked](Self::mark_bound).
+    pub(crate) fn is_bound(&self, name: &str) -> bool {
+        self.devices.values().any(|device| device.linked && device.bound && device.name == name)
+    }
+
     /// Undoes [`claim`](Self::claim).
     pub(crate) fn unclaim(&mut self, node: u64) {
         if let Some(entry) = self.nodes.get_mut(&node) {
@@ -395,6 +409,17 @@ mod tests {
             tree.add(name, context, 0o666);
         }
         tree
+    }
+
+    #[test]
+    fn a_bound_file_is_reported_once_per_device() {
+        let mut tree = tree_with(&["binder", "other"]);
+        let node = tree.lookup(ROOT_ID, b"binder").unwrap();
+        let Some(Place::Device(device)) = tree.place(node) else { panic!("a device") };
+        assert!(!tree.is_bound("binder"));
+        assert_eq!(tree.mark_bound(device), Some("binder"));
+        assert_eq!(tree.mark_bound(device), None);
+        assert!(tree.is_bound("binder") && !tree.is_bound("other"));
     }
 
     #[test]

@@ -193,6 +193,10 @@ pub struct Device {
     pub manager: Option<u32>,
     /// Opens of the device.
     pub processes: Vec<Process>,
+    /// A second open of one file of the device was refused with `EBUSY`: the file is bound by
+    /// itself, instead of the folder.
+    #[serde(default)]
+    pub file_is_bound: bool,
 }
 
 /// One open of a device.

@@ -18,9 +18,14 @@ fn may_see(peer: Peer) -> bool {
 pub fn answer(server: &mut Server, peer: Peer, request: Result<Request, String>) -> Reply {
     match request {
         Ok(Request::Status) => Reply::Status(status(server)),
-        Ok(Request::Ls) if may_see(peer) => {
-            Reply::Ls { devices: server.snapshot().contexts.into_iter().map(device).collect() }
-        }
+        Ok(Request::Ls) if may_see(peer) => Reply::Ls {
+            devices: server
+                .snapshot()
+                .contexts
+                .into_iter()
+                .map(|context| device(server, context))
+                .collect(),
+        },
         Ok(Request::Reclaim { pages }) if peer.is_root() => {
             let reclaimed = server.reclaim_batch(pages).into();
             Reply::Reclaimed { pages: reclaimed, idle_pages: server.page_counts().idle }
@@ -74,8 +79,9 @@ fn count(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-fn device(context: ContextSnapshot) -> Device {
+fn device(server: &Server, context: ContextSnapshot) -> Device {
     Device {
+        file_is_bound: !context.removed && server.file_is_bound(&context.name),
         name: context.name,
         manager: context.manager_pid,
         processes: context.processes.into_iter().map(process).collect(),

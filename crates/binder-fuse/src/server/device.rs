@@ -71,7 +71,7 @@ impl Server {
             .map_err(|error| if out_of_descriptors(&error) { libc::ENFILE } else { libc::EPERM })?;
         let pid = client.pid;
         let context = self.tree.context(device).ok_or(libc::ENOENT)?;
-        self.tree.claim(header.nodeid)?;
+        self.tree.claim(header.nodeid).inspect_err(|_| self.note_bound_file(device, pid))?;
         let opened = self.add_open(header, open, context, client);
         if opened.is_err() {
             self.tree.unclaim(header.nodeid);
@@ -79,6 +79,19 @@ impl Server {
         let name = self.tree.name(device);
         tracing::debug!("pid {pid} opens {name} as node {}: {opened:?}", header.nodeid);
         opened
+    }
+
+    /// Logs once per device why an open got `EBUSY`.
+    fn note_bound_file(&mut self, device: DeviceId, pid: u32) {
+        let Some(name) = self.tree.mark_bound(device) else { return };
+        let name = name.to_owned();
+        let folder = self.mount_point().display();
+        let sentence = format!(
+            "{folder}/{name}: pid {pid} got EBUSY: the file is bound by itself, or opened through \
+             /proc/PID/fd, and is open already (FUSE gives one file one mapping); bind the folder \
+             {folder} instead and link to its files"
+        );
+        self.note_degraded(sentence);
     }
 
     fn add_open(

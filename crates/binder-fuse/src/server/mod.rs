@@ -685,6 +685,11 @@ impl Server {
         self.driver.transactions_delivered()
     }
 
+    /// Whether an open of this device was refused since its file is bound by itself and is open.
+    pub fn file_is_bound(&self, device: &str) -> bool {
+        self.tree.is_bound(device)
+    }
+
     /// All state of the driver.
     pub fn snapshot(&self) -> Snapshot {
         self.driver.snapshot()

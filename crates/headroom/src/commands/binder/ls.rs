@@ -35,6 +35,10 @@ fn table(devices: &[Device]) -> String {
             .map_or("no context manager".into(), |pid| format!("manager {}", name(pid)));
         let processes = count(device.processes.len() as u64, "process", "processes");
         let _ = writeln!(text, "{}  {manager}, {processes}", printable(&device.name));
+        if device.file_is_bound {
+            text += "  an open got EBUSY: a device file is bound by itself and is open already; \
+                     bind its folder and link to its files\n";
+        }
         for process in &device.processes {
             describe(&mut text, process, &name);
         }
@@ -133,10 +137,12 @@ mod tests {
             name: "binder".into(),
             manager: Some(7),
             processes: vec![process(7, "hub"), process(8, "cli\x07ent")],
+            file_is_bound: true,
         };
         let text = table(&[device]);
         for part in [
             "binder  manager pid 7 hub, 2 processes",
+            "  an open got EBUSY: a device file is bound by itself",
             "  8 cli\\u{7}ent (root)",
             "thread   8 main, waiting, 1 deep",
             "node     0x10 cookie 0x20: strong 1, weak 2, 3 handles",

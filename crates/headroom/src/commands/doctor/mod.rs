@@ -60,10 +60,10 @@ fn oom(_: &system::System) -> Vec<Check> {
 
 fn daemons(globals: &Globals) -> Vec<Check> {
     let binderd = client::binderd_status(&globals.binderd_socket)
-        .map(|s| status_line::binderd_line(&s))
+        .map(|s| line_with_degraded(status_line::binderd_line(&s), &s.degraded))
         .map_err(|e| format!("{e:#}"));
     let oomd = client::oomd_status(&globals.oomd_socket)
-        .map(|s| status_line::oomd_line(&s))
+        .map(|s| line_with_degraded(status_line::oomd_line(&s), &s.degraded))
         .map_err(|e| format!("{e:#}"));
     vec![
         Check::new(
@@ -79,6 +79,10 @@ fn daemons(globals: &Globals) -> Vec<Check> {
             "systemctl start headroom-oomd, or headroom up",
         ),
     ]
+}
+
+fn line_with_degraded(line: String, degraded: &[String]) -> String {
+    degraded.iter().fold(line, |line, sentence| format!("{line}; degraded: {sentence}"))
 }
 
 fn text(report: &Report) -> String {
