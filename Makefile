@@ -11,9 +11,10 @@
 # make deb    builds Debian packages, into target/deb
 # make static builds the command line with the binder daemon inside, target/static/headroom, for any x86-64 Linux
 # make test-static  runs it in root file systems of Debian and of busybox without a C library (needs root)
+# make test-containers  runs containers on buses of their own by CDI, with podman and crun (needs root)
 # make clean  removes everything that was built
 
-.PHONY: run install test demo bench lab slice fuzz lint clean install uninstall deb static test-static setup setup-lint setup-test setup-deb setup-static setup-static-test build
+.PHONY: run install test demo bench lab slice fuzz lint clean install uninstall deb static test-static test-containers setup setup-lint setup-test setup-deb setup-static setup-static-test setup-containers-test build
 
 target := $(or $(CARGO_TARGET_DIR),target)
 
@@ -26,7 +27,7 @@ run: setup
 build: setup
 	@scripts/build --release
 
-setup setup-lint setup-test setup-deb setup-static setup-static-test:
+setup setup-lint setup-test setup-deb setup-static setup-static-test setup-containers-test:
 	@scripts/setup $(patsubst setup-%,%,$(filter setup-%,$@))
 
 test: setup-test
@@ -81,6 +82,9 @@ static: setup-static
 
 test-static: setup-test setup-static-test static
 	tests/static/run $(target)/static/headroom
+
+test-containers: setup-test setup-containers-test build
+	tests/containers/run $(target)/release
 
 clean:
 	cargo clean

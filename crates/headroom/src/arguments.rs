@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::commands::container::parse_name;
 use crate::helpers::output::Format;
 use crate::helpers::size::{Amount, Size};
 use crate::helpers::user::User;
@@ -116,6 +117,9 @@ pub enum Command {
     /// Inspect the binder driver
     #[command(subcommand)]
     Binder(BinderCommand),
+    /// Create buses for containers
+    #[command(subcommand)]
+    Container(ContainerCommand),
     /// Show what this machine supports, and what is missing (exit code 1 if a daemon cannot work)
     Doctor,
     /// Print a completion script
@@ -406,6 +410,28 @@ pub enum BinderCommand {
         /// Number of lines [default: unlimited]
         #[arg(requires = "seconds")]
         count: Option<u32>,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ContainerCommand {
+    /// Create a bus and its CDI file: containers get it as device headroom/binder=NAME
+    ///
+    /// The bus is /run/headroom/bus/NAME, served by headroom-binderd@NAME.service, or, without
+    /// systemd, by a daemon in the background that ends when the bus is unmounted.
+    Cdi {
+        /// Name of the bus: letters, digits, '_' and '-'
+        #[arg(value_parser = parse_name)]
+        name: String,
+        /// Folder of CDI files
+        #[arg(long, value_name = "DIR", default_value = "/run/cdi")]
+        spec_dir: PathBuf,
+    },
+    /// Link /dev/DEVICE of a container to its bus: the hook that the CDI file names
+    #[command(hide = true)]
+    Link {
+        /// Names of devices
+        devices: Vec<String>,
     },
 }
 

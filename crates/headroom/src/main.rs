@@ -14,8 +14,8 @@ use headroom_daemon::options;
 
 use arguments::{Arguments, BinderCommand, Command, OomCommand};
 use commands::{
-    binder, completions, config, doctor, explain, kill, limit, metrics, notify, oom, reserve, run,
-    run_oom_killer, status, top, up, why,
+    binder, completions, config, container, doctor, explain, kill, limit, metrics, notify, oom,
+    reserve, run, run_oom_killer, status, top, up, why,
 };
 use helpers::output;
 
@@ -68,6 +68,7 @@ fn dispatch(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         Command::Binder(BinderCommand::Stat { seconds, count }) => {
             binder::stat::stat(globals, *seconds, *count)?;
         }
+        Command::Container(command) => container::container(globals, command)?,
         Command::Doctor => return doctor::doctor(globals),
         Command::Completions { shell } => completions::completions(*shell)?,
     }

@@ -3,6 +3,7 @@
 pub mod binder;
 pub mod completions;
 pub mod config;
+pub mod container;
 pub mod doctor;
 pub mod explain;
 pub mod kill;

@@ -1,0 +1,119 @@
+//! The bus of a container: one that is served, or a new one.
+
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, ensure};
+use rustix::io::Errno;
+use rustix::mount::{UnmountFlags, unmount};
+
+use crate::helpers::programs;
+
+/// Mount points of named buses, as in `headroom-binderd@.service`.
+const BUSES: &str = "/run/headroom/bus";
+/// Exists if systemd runs, see sd_booted(3).
+const SYSTEMD: &str = "/run/systemd/system";
+/// Entries of a bus that are no devices. The first is in each bus.
+const OTHER_ENTRIES: [&str; 3] = ["binder-control", "features", "binder_logs"];
+
+/// A bus that is served.
+pub struct Bus {
+    /// Its mount point.
+    pub folder: PathBuf,
+    /// Names of its devices.
+    pub devices: Vec<String>,
+}
+
+impl Bus {
+    /// The bus with this name. If it does not exist, systemd starts its daemon; without systemd the
+    /// mount helper does.
+    pub fn find_or_start(name: &str) -> anyhow::Result<Self> {
+        let folder = Path::new(BUSES).join(name);
+        if !is_bus(&folder) {
+            start(name, &folder)?;
+        }
+        ensure!(is_bus(&folder), "{}: no bus is mounted", folder.display());
+        let devices = devices(&folder)?;
+        Ok(Self { folder, devices })
+    }
+}
+
+fn is_bus(folder: &Path) -> bool {
+    folder.join(OTHER_ENTRIES[0]).exists()
+}
+
+fn start(name: &str, folder: &Path) -> anyhow::Result<()> {
+    let mut command = if Path::new(SYSTEMD).is_dir() {
+        let mut systemctl = Command::new("systemctl");
+        systemctl.arg("start").arg(format!("headroom-binderd@{name}.service"));
+        systemctl
+    } else {
+        // The mount of a daemon that was killed.
+        if rustix::fs::statfs(folder).err() == Some(Errno::NOTCONN) {
+            let _ = unmount(folder, UnmountFlags::DETACH);
+        }
+        std::fs::create_dir_all(folder)
+            .with_context(|| format!("cannot make {}", folder.display()))?;
+        let mut helper = programs::binderd()?;
+        helper.arg0("mount.binder").arg(name).arg(folder);
+        helper
+    };
+    let program = command.get_program().display().to_string();
+    let status = command.status().with_context(|| format!("cannot start {program}"))?;
+    ensure!(status.success(), "{}: no bus: {program}: {status}", folder.display());
+    Ok(())
+}
+
+fn devices(folder: &Path) -> anyhow::Result<Vec<String>> {
+    let entries =
+        std::fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
+    let names = entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
+    let mut names = names
+        .collect::<std::io::Result<Vec<String>>>()
+        .with_context(|| format!("cannot read {}", folder.display()))?;
+    names.retain(|name| !OTHER_ENTRIES.contains(&name.as_str()));
+    names.sort();
+    Ok(names)
+}
+
+/// Parses the name of a bus: it is part of a path, of a unit's name and of a CDI device name.
+pub fn parse_name(name: &str) -> Result<String, String> {
+    let is_valid = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+    let ends = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric());
+    let bytes = name.as_bytes();
+    if bytes.iter().copied().all(is_valid)
+        && ends(bytes.first().copied())
+        && ends(bytes.last().copied())
+    {
+        Ok(name.to_owned())
+    } else {
+        Err("use letters, digits, and '_' or '-' between them".into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_buses_are_safe_in_paths_and_in_cdi_names() {
+        for name in ["a", "ci-1", "Build_7"] {
+            assert_eq!(parse_name(name).as_deref(), Ok(name));
+        }
+        for name in ["", "-a", "a-", "..", "a/b", "a b", "a=b", "a@b", "ü"] {
+            assert!(parse_name(name).is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn devices_are_the_entries_that_are_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(!is_bus(folder.path()));
+        for name in ["vndbinder", "binder", "binder-control", "features", "binder_logs", "mine"] {
+            std::fs::write(folder.path().join(name), "").unwrap();
+        }
+        assert!(is_bus(folder.path()));
+        assert_eq!(devices(folder.path()).unwrap(), ["binder", "mine", "vndbinder"]);
+    }
+}

@@ -1,0 +1,49 @@
+//! `headroom container`: a bus for containers, described to their runtimes.
+
+mod bus;
+mod cdi;
+mod link;
+
+use std::path::Path;
+
+use anyhow::Context;
+use serde::Serialize;
+
+use crate::arguments::{ContainerCommand, Globals};
+use crate::helpers::output::{self, printable};
+use bus::Bus;
+
+pub use bus::parse_name;
+
+/// Runs the command.
+pub fn container(globals: &Globals, command: &ContainerCommand) -> anyhow::Result<()> {
+    match command {
+        ContainerCommand::Cdi { name, spec_dir } => cdi(globals, name, spec_dir),
+        ContainerCommand::Link { devices } => link::link(std::io::stdin().lock(), devices),
+    }
+}
+
+/// Result of `container cdi`.
+#[derive(Serialize)]
+struct Report<'a> {
+    bus: &'a Path,
+    specification: &'a Path,
+    device: String,
+}
+
+fn cdi(globals: &Globals, name: &str, spec_dir: &Path) -> anyhow::Result<()> {
+    let bus = Bus::find_or_start(name)?;
+    let hook = std::env::current_exe().context("cannot find our own executable")?;
+    let specification = cdi::Specification::new(name, &bus, &hook);
+    let path = specification.write(spec_dir)?;
+    let report = Report { bus: &bus.folder, specification: &path, device: cdi::device(name) };
+    output::print_as(globals.format(), &report, || {
+        format!(
+            "{}: {}\n{}: podman run --device {}\n",
+            bus.folder.display(),
+            printable(&bus.devices.join(", ")),
+            path.display(),
+            report.device
+        )
+    })
+}
