@@ -3,8 +3,10 @@
 //!
 //! With the kernel's driver, such a call waits for the page in the caller's own system call. Here
 //! it waits until the late access has returned, and until its owner has time again.
+//!
+//! Owners take turns in being checked, so that one with thousands of delayed calls neither occupies
+//! the event loop nor delays the calls of another one that are ready.
 
-use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -14,24 +16,26 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
 
-use super::{Server, Slice};
+use super::Server;
+use super::request_queue::{Due, RequestQueue, Requester, Slice};
 
 /// How often delayed calls are checked. Each waits for an access that is late by ten times as much,
 /// or for a budget that is refilled in seconds.
 const CHECK_EVERY: Duration = Duration::from_millis(25);
+/// Number of calls that are checked at once: a bound on the work of one event.
+const CHECKS: usize = 256;
 
 /// See the module's documentation.
 pub(super) struct DelayedCalls {
     timer: OwnedFd,
-    /// By unique id.
-    calls: HashMap<u64, Slice>,
+    calls: RequestQueue,
 }
 
 impl DelayedCalls {
     pub(super) fn new() -> io::Result<Self> {
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
-        Ok(Self { timer, calls: HashMap::new() })
+        Ok(Self { timer, calls: RequestQueue::new() })
     }
 
     /// Becomes readable when the calls are to be checked.
@@ -39,27 +43,16 @@ impl DelayedCalls {
         self.timer.as_fd()
     }
 
-    fn insert(&mut self, call: Slice) {
+    fn insert(&mut self, requester: Requester, call: Slice) {
         if self.calls.is_empty() {
             self.arm(CHECK_EVERY);
         }
-        self.calls.insert(call.request.unique, call);
+        self.calls.push_call(requester, call.request.unique, Due::Slice(call));
     }
 
     /// Removes and returns a call, since its caller has a signal.
-    pub(super) fn withdraw(&mut self, unique: u64) -> Option<Slice> {
-        self.calls.remove(&unique)
-    }
-
-    /// Removes and returns the calls that may be started now.
-    fn take_ready(&mut self, mut is_ready: impl FnMut(&Slice) -> bool) -> Vec<Slice> {
-        let _ = rustix::io::read(&self.timer, &mut [0; 8]);
-        let ready = self.calls.extract_if(|_, call| is_ready(call));
-        let ready = ready.map(|(_, call)| call).collect();
-        if self.calls.is_empty() {
-            self.arm(Duration::ZERO);
-        }
-        ready
+    pub(super) fn withdraw(&mut self, unique: u64) -> Option<Due> {
+        self.calls.withdraw(unique)
     }
 
     /// Zero disarms the timer.
@@ -76,13 +69,22 @@ impl Server {
     pub(super) fn delay_call(&mut self, call: Slice) {
         let Some(open) = self.host.opens.get_mut(call.request.key) else { return };
         open.calls.set(call.request.caller.tid, Some(call.request.unique));
-        self.delayed.insert(call);
+        self.delayed.insert(Requester::of(open), call);
     }
 
     /// The timer fired: queues the calls that may be started now.
     pub(super) fn serve_delayed_calls(&mut self) {
-        let host = &mut self.host;
-        let ready = self.delayed.take_ready(|call| host.may_start_call(call.request.caller));
-        ready.into_iter().for_each(|call| self.queue_slice(call));
+        let _ = rustix::io::read(self.delayed.timer(), &mut [0; 8]);
+        for _ in 0..self.delayed.calls.len().min(CHECKS) {
+            let Some(Due::Slice(call)) = self.delayed.calls.pop() else { break };
+            if self.host.may_start_call(call.request.caller) {
+                self.queue_slice(call);
+            } else {
+                self.delay_call(call);
+            }
+        }
+        if self.delayed.calls.is_empty() {
+            self.delayed.arm(Duration::ZERO);
+        }
     }
 }

@@ -296,7 +296,7 @@ impl Server {
             return self.interrupt_queued(unique, withdrawn);
         }
         if let Some(call) = self.delayed.withdraw(unique) {
-            return self.interrupt_queued(unique, Due::Slice(call));
+            return self.interrupt_queued(unique, call);
         }
         match self.interrupt_fd_delivery(unique) {
             Some(sent) => sent,
