@@ -342,6 +342,7 @@ fn who_service(device: &str) -> Outcome {
     ready();
     let mut service = |_: &mut Session<'_>, incoming: &Received<'_>| -> Answer {
         let sender = incoming.transaction();
+        println!("called by {}", sender.sender_pid);
         let pid = sender.sender_pid.to_ne_bytes();
         Answer::Reply(Parcel::new().bytes(&pid).bytes(&sender.sender_euid.to_ne_bytes()))
     };

@@ -16,7 +16,10 @@ fn an_open_whose_opener_has_exited_is_nobodys(bus: &Bus) {
     service.expect("ready");
     for _ in 0..20 {
         let mut attack = attacker(bus, "binder", ATTACKER, &["inherited-open"]);
-        attack.expect("seen as Some(0)");
+        let opener = service.line();
+        assert!(opener.is_some_and(|line| line != "called by 0"));
+        service.expect("called by 0");
+        attack.expect("no reply");
         attack.wait_for_success();
     }
 }
