@@ -226,7 +226,7 @@ fn a_program_that_others_could_exchange_keeps_the_daemon_from_starting() {
     let done = command(dir.path(), &config).arg("--check-config").output().unwrap();
     let said = String::from_utf8_lossy(&done.stderr);
     assert!(!done.status.success());
-    assert!(said.contains("oomd.toml:2: ") && said.contains("written to by everybody"), "{said}");
+    assert!(said.contains("oomd.toml:2: ") && said.contains("is writable by every user"), "{said}");
 }
 
 #[test]

@@ -230,9 +230,10 @@ fn without_a_bpf_filesystem_the_daemon_works_and_says_what_is_lost() {
     let elsewhere = option("--bpf-pin-dir", &place.dir.path().join("pins"));
     let daemon = Daemon::start("", &["--notifier=bpf", &elsewhere]);
     let degraded = daemon.status().degraded;
-    let said: Vec<_> = degraded.iter().filter(|what| what.contains("no BPF filesystem")).collect();
+    let said: Vec<_> =
+        degraded.iter().filter(|what| what.contains("is not on a BPF file system")).collect();
     assert_eq!(said.len(), 1, "{degraded:?}");
-    assert!(said[0].contains("limits are not enforced until it is back"), "{said:?}");
+    assert!(said[0].contains("limits end with a daemon that is killed"), "{said:?}");
     daemon.set_limit(Uid(62870), 64 * MIB);
     let mut hog = Hog::start(Uid(62870));
     hog.grow(96 * 1024);

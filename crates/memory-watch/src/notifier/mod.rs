@@ -137,11 +137,12 @@ impl Notifier {
                 .map_err(|e| NotifierError::bpf("use ring buffer events", e))?;
             builder.build().map_err(|e| NotifierError::bpf("open ring buffer events", e))?
         };
+        let slots = Slots::new(pins.as_ref());
         let notifier = Self {
             pins,
             link: None,
             ring,
-            slots: Slots::default(),
+            slots,
             limited_uids: SharedMap::new(&map(&object, "limited_uids")?)?,
             scan: SharedMap::new(&map(&object, "scans")?)?,
             object,

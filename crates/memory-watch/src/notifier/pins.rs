@@ -7,6 +7,7 @@
 
 use std::fs::{DirBuilder, File};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
@@ -19,6 +20,8 @@ use crate::error::NotifierError;
 
 /// The maps that make up the accounts.
 pub const MAPS: [&str; 6] = ["accounts", "slot_of_uid", "slots", "limited_uids", "scans", "events"];
+/// The maps that the elements of `slots` refer to, before their index.
+pub const CHUNK: &str = "slot_chunk_";
 /// The link of the tracing program.
 const LINK: &str = "rss_stat";
 /// The name of the link before it replaces the present one. The filesystem refuses dots in names.
@@ -58,6 +61,11 @@ impl Pins {
     /// Pins exist that can be taken over.
     pub fn are_there(&self) -> bool {
         MAPS.iter().all(|map| self.map(map).exists())
+    }
+
+    /// The folder of all pins of this version.
+    pub fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// The path where a map is pinned.
@@ -160,6 +168,11 @@ fn remove_pins(folder: &Path) {
     for name in names {
         let _ = std::fs::remove_file(folder.join(name));
     }
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    for entry in entries.filter(|entry| entry.file_name().as_bytes().starts_with(CHUNK.as_bytes()))
+    {
+        let _ = std::fs::remove_file(entry.path());
+    }
 }
 
 /// Removes the folders of all versions but one. Files with other names are kept.
@@ -200,7 +213,7 @@ mod tests {
     fn a_folder_on_another_filesystem_is_refused_with_what_to_do() {
         let folder = tempfile::tempdir().unwrap();
         let error = Pins::open(&folder.path().join("deep/er"), 1).err().unwrap().to_string();
-        assert!(error.contains("no BPF filesystem (mount one"), "{error}");
+        assert!(error.contains("is not on a BPF file system; mount one"), "{error}");
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 }

@@ -2,16 +2,20 @@
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, AsRawFd};
+use std::path::PathBuf;
 
 use libbpf_rs::{Map, MapCore, MapFlags, MapHandle, MapType};
 
+use super::pins::{CHUNK, Pins};
 use super::shared_map::SharedMap;
 use super::wire::{CHUNK_SLOTS, Slot};
 use crate::error::NotifierError;
 
 /// The slots, as far as they have been needed so far.
-#[derive(Default)]
 pub struct Slots {
+    /// Chunks are pinned here for the next daemon, which may not open a map by its id
+    /// (`CAP_SYS_ADMIN`). `None`: accounts end with this daemon.
+    pins: Option<PathBuf>,
     chunks: Vec<SharedMap<Slot>>,
     /// One more than the highest index that was allocated so far.
     end: u32,
@@ -20,6 +24,11 @@ pub struct Slots {
 }
 
 impl Slots {
+    pub fn new(pins: Option<&Pins>) -> Self {
+        let pins = pins.map(|pins| pins.folder().to_owned());
+        Self { pins, chunks: Vec::new(), end: 0, free: BTreeSet::new() }
+    }
+
     /// Allocates an index. `outer` is the array of chunks. `None`: all are allocated.
     pub fn allocate(&mut self, outer: &Map<'_>) -> Result<Option<u32>, NotifierError> {
         if let Some(index) = self.free.pop_first() {
@@ -66,35 +75,40 @@ impl Slots {
     /// Maps all chunks up to that of `index`. Missing ones are created.
     fn map_chunk_of(&mut self, outer: &Map<'_>, index: u32) -> Result<(), NotifierError> {
         while self.chunks.len() <= (index / CHUNK_SLOTS) as usize {
-            let chunk = match existing_chunk(outer, self.chunks.len() as u32)? {
-                Some(chunk) => chunk,
-                None => create_chunk(outer, self.chunks.len() as u32)?,
-            };
+            let at = self.chunks.len() as u32;
+            let chunk = self.chunk(at)?;
+            let fd = chunk.as_fd().as_raw_fd();
+            // After the pin: a chunk that programs use must be found by the next daemon.
+            outer
+                .update(&at.to_ne_bytes(), &fd.to_ne_bytes(), MapFlags::ANY)
+                .map_err(|e| NotifierError::bpf("add a chunk to map slots", e))?;
             self.chunks.push(SharedMap::new(&chunk)?);
         }
         Ok(())
     }
+
+    /// Opens a pinned chunk, or creates it.
+    fn chunk(&self, at: u32) -> Result<MapHandle, NotifierError> {
+        let pin = self.pins.as_ref().map(|folder| folder.join(format!("{CHUNK}{at}")));
+        if let Some(pin) = pin.as_ref().filter(|pin| pin.exists()) {
+            return MapHandle::from_pinned_path(pin)
+                .map_err(|e| NotifierError::bpf("open a pinned chunk of slots", e));
+        }
+        let mut chunk = create_chunk()?;
+        if let Some(pin) = pin {
+            chunk.pin(pin).map_err(|e| NotifierError::bpf("pin a chunk of slots", e))?;
+        }
+        Ok(chunk)
+    }
 }
 
-fn existing_chunk(outer: &Map<'_>, at: u32) -> Result<Option<MapHandle>, NotifierError> {
-    let read = |e| NotifierError::bpf("read map slots", e);
-    let id = outer.lookup(&at.to_ne_bytes(), MapFlags::ANY).map_err(read)?;
-    let id = id.and_then(|id| id.try_into().ok()).map(u32::from_ne_bytes);
-    id.map(MapHandle::from_map_id).transpose().map_err(read)
-}
-
-fn create_chunk(outer: &Map<'_>, at: u32) -> Result<MapHandle, NotifierError> {
-    let failed = |e| NotifierError::bpf("add a chunk to map slots", e);
+fn create_chunk() -> Result<MapHandle, NotifierError> {
     let options = libbpf_sys::bpf_map_create_opts {
         sz: size_of::<libbpf_sys::bpf_map_create_opts>() as libbpf_sys::size_t,
         map_flags: libbpf_sys::BPF_F_MMAPABLE,
         ..Default::default()
     };
     let (key, value) = (size_of::<u32>() as u32, size_of::<Slot>() as u32);
-    let kind = MapType::Array;
-    let chunk = MapHandle::create(kind, Some("slot_chunk"), key, value, CHUNK_SLOTS, &options)
-        .map_err(failed)?;
-    let fd = chunk.as_fd().as_raw_fd();
-    outer.update(&at.to_ne_bytes(), &fd.to_ne_bytes(), MapFlags::ANY).map_err(failed)?;
-    Ok(chunk)
+    MapHandle::create(MapType::Array, Some("slot_chunk"), key, value, CHUNK_SLOTS, &options)
+        .map_err(|e| NotifierError::bpf("create a chunk of slots", e))
 }
