@@ -134,9 +134,14 @@ fn every_function_of_the_hot_paths_is_in_its_file() {
         rows += 1;
         let (file, function) = (&found[1], &found[2]);
         let source = fs::read_to_string(root().join(file)).unwrap_or_default();
-        // Rust, C, and the macro of libbpf that defines a program.
-        let definitions =
-            [format!("fn {function}"), format!(" {function}("), format!("({function},")];
+        // Rust, C (also with a pointer as the result), and the macro of libbpf that defines a
+        // program.
+        let definitions = [
+            format!("fn {function}"),
+            format!(" {function}("),
+            format!("*{function}("),
+            format!("({function},"),
+        ];
         if !definitions.iter().any(|definition| source.contains(definition)) {
             missing.push(format!("{file}: {function}"));
         }
