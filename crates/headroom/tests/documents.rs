@@ -1,4 +1,4 @@
-//! The documents: links lead to files, options exist, and the two main documents are short.
+//! The documents: links lead to files and headings, options exist, and the two main documents are short.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -30,15 +30,36 @@ fn documents() -> Vec<(PathBuf, String)> {
     found
 }
 
+/// The anchors of a document's headings, as GitHub makes them.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let heading = Regex::new(r"(?m)^#+ (.+)$").unwrap();
+    let anchor = |found: regex::Captures<'_>| {
+        let kept = |c: &char| c.is_alphanumeric() || " -_".contains(*c);
+        found[1].to_lowercase().chars().filter(kept).collect::<String>()
+    };
+    heading.captures_iter(text).map(anchor).map(|anchor| anchor.replace(' ', "-")).collect()
+}
+
 #[test]
-fn every_link_leads_to_a_file() {
-    let link = Regex::new(r"\]\(([^)#]+)").unwrap();
+fn every_link_leads_to_a_file_and_to_a_heading_in_it() {
+    let link = Regex::new(r"\]\(([^)#]*)(?:#([^)]+))?\)").unwrap();
     let mut broken = Vec::new();
     for (path, text) in documents() {
-        for target in link.captures_iter(&text).map(|found| found.get(1).unwrap().as_str()) {
-            let is_elsewhere = target.starts_with("https://");
-            if !is_elsewhere && !path.parent().unwrap().join(target).exists() {
-                broken.push(format!("{}: {target}", path.display()));
+        for found in link.captures_iter(&text) {
+            let target = &found[1];
+            if target.starts_with("https://") {
+                continue;
+            }
+            let file = match target {
+                "" => path.clone(),
+                target => path.parent().unwrap().join(target),
+            };
+            let leads_to_a_heading = || {
+                let Some(anchor) = found.get(2) else { return true };
+                anchors(&fs::read_to_string(&file).unwrap_or_default()).contains(anchor.as_str())
+            };
+            if !file.exists() || !leads_to_a_heading() {
+                broken.push(format!("{}: {}", path.display(), &found[0]));
             }
         }
     }
