@@ -43,13 +43,13 @@ impl Driver {
             delivered: false,
         }));
         if self.nodes[reference.node].owner.is_none() {
-            self.send_death(id);
+            self.queue_death_notification(id);
         }
         Ok(())
     }
 
     /// The node of this reference is dead: queues its death notification, if one is registered.
-    pub(crate) fn send_death(&mut self, reference: RefId) {
+    pub(crate) fn queue_death_notification(&mut self, reference: RefId) {
         let Some(death) = self.refs[reference].death else { return };
         self.deaths[death].state = DeathState::Dead;
         self.queue_death(death, None);

@@ -226,7 +226,7 @@ impl Driver {
         let mut at = first;
         while let Some(reference) = at {
             at = self.refs[reference].next_of_node;
-            self.send_death(reference);
+            self.queue_death_notification(reference);
         }
         self.drop_node_if_unused(node);
     }
