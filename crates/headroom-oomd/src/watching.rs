@@ -20,7 +20,7 @@ pub enum Wanted {
 /// BPF filesystem, the notifier's accounts outlive a daemon that is killed.
 pub fn select(wanted: Wanted, pins: Option<&Path>) -> Result<Chosen, NotifierError> {
     match wanted {
-        Wanted::Auto => memory_watch::choose(pins),
+        Wanted::Auto => memory_watch::choose_source(pins),
         Wanted::Bpf => memory_watch::choice::notifier(pins),
         Wanted::Proc => Ok(Chosen {
             watch: Box::new(ProcPoller::new()?),

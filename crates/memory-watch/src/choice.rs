@@ -32,7 +32,7 @@ pub fn notifier(pins: Option<&Path>) -> Result<Chosen, NotifierError> {
 }
 
 /// The BPF notifier (see [`notifier`]), or else the poller. Fails only if neither works.
-pub fn choose(pins: Option<&Path>) -> Result<Chosen, NotifierError> {
+pub fn choose_source(pins: Option<&Path>) -> Result<Chosen, NotifierError> {
     match notifier(pins) {
         Ok(chosen) => Ok(chosen),
         Err(error) => Ok(Chosen {
@@ -51,7 +51,7 @@ mod tests {
 
     #[test]
     fn polling_comes_with_a_reason_and_the_notifier_without() {
-        let chosen = choose(None).unwrap();
+        let chosen = choose_source(None).unwrap();
         match chosen.watch.backend() {
             Backend::Bpf => assert_eq!(chosen.degraded, None),
             Backend::ProcPolling => {

@@ -17,7 +17,7 @@ pub mod process;
 pub mod watch;
 
 pub use capability::{Capability, Probe};
-pub use choice::{Chosen, choose};
+pub use choice::{Chosen, choose_source};
 pub use error::NotifierError;
 pub use notifier::{Notifier, account_of_key, key_of_account, remove_left_pins};
 pub use poller::ProcPoller;
