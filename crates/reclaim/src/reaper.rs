@@ -141,13 +141,13 @@ impl Worker {
 
 /// Releases the memory of one victim that was sent SIGKILL, and boosts it if it has not exited.
 pub(crate) fn reap(victim: &Victim, mut report: impl FnMut(Done)) {
-    report(Done::Released(release(victim)));
+    report(Done::Released(mrelease_repeatedly(victim)));
     if !victim.has_exited() {
         report(Done::Boosted(Boost::new(victim)));
     }
 }
 
-fn release(victim: &Victim) -> Mrelease {
+fn mrelease_repeatedly(victim: &Victim) -> Mrelease {
     for _ in 1..TRIES {
         match mrelease(victim.as_fd()) {
             Mrelease::Busy if !victim.has_exited() => std::thread::sleep(PAUSE),
