@@ -150,7 +150,7 @@ const REFUSED: &[&[&str]] = &[
     &["explain", "daemon"],
     &["why", "9999"],
     &["kill", "1"],
-    &["reserve", "/nonexistent/program"],
+    &["reserve", "--library", "/bin/sh", "/nonexistent/program"],
 ];
 
 /// Requests of the user `nobody`, for whom the configuration sets 256 MiB.
