@@ -1,4 +1,4 @@
-//! The documents: links lead to files and headings, options exist, and the two main documents are short.
+//! The documents: links lead to files and headings, options exist, and the main ones are short.
 
 use std::collections::BTreeSet;
 use std::fs;
