@@ -49,6 +49,8 @@ fn start(name: &str, folder: &Path) -> anyhow::Result<()> {
         systemctl.arg("start").arg(format!("headroom-binderd@{name}.service"));
         systemctl
     } else {
+        let is_root = rustix::process::geteuid().is_root();
+        ensure!(is_root, "{}: only root can create this bus; use sudo", folder.display());
         // The mount of a daemon that was killed.
         if rustix::fs::statfs(folder).err() == Some(Errno::NOTCONN) {
             let _ = unmount(folder, UnmountFlags::DETACH);
