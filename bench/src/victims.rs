@@ -317,7 +317,7 @@ impl Ready {
             KillMethod::OneCall => {
                 let options = Options { deadline: patience, ..Options::default() };
                 let mut reap = Reap::begin(self.clones(), &options).context("the victims")?;
-                let status = reap.wait_and_tell(Duration::MAX, |_| {});
+                let status = reap.wait_with_progress(Duration::MAX, |_| {});
                 let all_gone = status.is_ok_and(|status| status.gone == status.victims);
                 exited = all_gone.then(Instant::now);
                 back = reap.status().memory_back.map(|after| start + after);

@@ -39,7 +39,7 @@ fn find_tool(variable: &str, name: &str) -> Option<String> {
 }
 
 fn compile_with(clang: &str, source: &Path, output: &Path) {
-    let include = env::var("DEP_BPF_INCLUDE").expect("libbpf-sys tells where its headers are");
+    let include = env::var("DEP_BPF_INCLUDE").expect("libbpf-sys exports its include path");
     let arch = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets the target architecture");
     let result = Command::new(clang)
         .args(["-target", "bpf", "-mcpu=v3", "-O2", "-g", "-std=gnu11", "-Wall", "-Werror"])

@@ -27,7 +27,7 @@ fn a_server_can_be_embedded_and_unmounts_when_it_is_dropped() {
         drop(std::fs::File::open(mount.join("one")).unwrap());
         // close(2) does not wait for the release of a file; accessing the tree afterwards does.
         std::fs::metadata(mount.join("two")).unwrap();
-        assert_eq!(server.ask("enough").as_deref(), Some("unmounted"));
+        assert_eq!(server.request("enough").as_deref(), Some("unmounted"));
         assert!(!mount.exists(), "made for the mount, removed with it");
         server.begin("seen");
     }

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_group_has_those_whose_own_it_is() {
+    fn a_group_includes_its_primary_members() {
         let root = members_of("root").unwrap().unwrap();
         assert!(root.contains(&Uid::ROOT) && root.is_sorted(), "{root:?}");
         assert_eq!(members_of("no-such-group-here"), Ok(None));

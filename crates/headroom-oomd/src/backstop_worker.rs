@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_pending_is_set_before_the_thread_ends() {
+    fn pending_limits_are_set_before_the_thread_ends() {
         let folder = tempfile::tempdir().unwrap();
         let worker = BackstopWorker::start(&fake(folder.path(), "")).unwrap();
         (0..5).for_each(|user| worker.set(Uid(1000 + user), Some(BACKSTOP)));

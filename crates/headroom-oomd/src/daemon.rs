@@ -128,8 +128,8 @@ fn publish(oom: &mut OomManager, server: &mut Server) {
             to_ref(AccountId::User(peer.uid)) == account
                 || Some(oom.accounts().ledger().groups().account_of(peer.uid)) == shared
         };
-        let may_hear = |peer: Peer| peer.is_root() || of_theirs(peer);
-        server.publish(&Reply::Event(event), may_hear);
+        let may_receive = |peer: Peer| peer.is_root() || of_theirs(peer);
+        server.publish(&Reply::Event(event), may_receive);
     }
     if !server.has_subscribers() {
         oom.records_mut().stop_collecting_news();

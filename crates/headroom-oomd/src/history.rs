@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_decided_is_there_again_as_it_ended() {
+    fn decisions_are_read_back_with_their_outcomes() {
         let folder = tempfile::tempdir().unwrap();
         let state = folder.path().join("state");
         let (history, before) = History::open(&state).unwrap();
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_line_of_ours_is_left_out() {
+    fn foreign_lines_are_skipped() {
         let folder = tempfile::tempdir().unwrap();
         let mut text = vec![0xff, b'\n'];
         text.extend(vec![b'x'; 3 * MAX_LINE]);

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_decision_is_replaced_by_what_is_new_of_it() {
+    fn a_later_entry_replaces_the_decision() {
         let mut kept = Partitioned::new(2);
         kept.insert(why(1, ALICE));
         let end = Outcome::Stuck { reason: "x".to_owned() };

@@ -273,11 +273,11 @@ impl Requests {
         if let (Some(account), Requester::User(own)) = (requested, requester)
             && Some(account) != confined_to
         {
-            let whose = match account {
+            let owner = match account {
                 AccountId::Cgroup(_) => "a cgroup".to_owned(),
                 account => account.to_string(),
             };
-            return Err(format!("uid {own} may not see the processes of {whose}; only root may"));
+            return Err(format!("uid {own} may not see the processes of {owner}; only root may"));
         }
         let missing = || requested.map(no_limit).unwrap_or_default();
         self.explanation(oom, requested).map(Reply::Explained).ok_or_else(missing)

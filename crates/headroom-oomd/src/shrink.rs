@@ -20,7 +20,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// Sends reclaim requests. Dropping it ends the thread after the pending reply.
 pub struct Shrinker {
-    ask: SyncSender<()>,
+    requests: SyncSender<()>,
     given_bytes: Arc<AtomicU64>,
 }
 
@@ -29,19 +29,19 @@ impl Shrinker {
     /// not be running.
     pub fn start(reclaimers: Vec<PathBuf>) -> io::Result<Self> {
         // A capacity of one: a second request while one is queued has no further effect.
-        let (ask, asked) = sync_channel(1);
+        let (sender, requests) = sync_channel(1);
         let given_bytes = Arc::new(AtomicU64::new(0));
         let sum = Arc::clone(&given_bytes);
         std::thread::Builder::new()
             .name("shrinker".into())
-            .spawn(move || serve(&asked, &reclaimers, &sum))?;
-        Ok(Self { ask, given_bytes })
+            .spawn(move || serve(&requests, &reclaimers, &sum))?;
+        Ok(Self { requests: sender, given_bytes })
     }
 
     /// Requests a round of reclaim. Returns at once, and allocates nothing.
     pub fn shrink(&self) {
         // If the queue is full, a round is about to start.
-        let _ = self.ask.try_send(());
+        let _ = self.requests.try_send(());
     }
 
     /// Memory released since the start, bytes.
@@ -50,8 +50,8 @@ impl Shrinker {
     }
 }
 
-fn serve(asked: &Receiver<()>, reclaimers: &[PathBuf], sum: &AtomicU64) {
-    while asked.recv().is_ok() {
+fn serve(requests: &Receiver<()>, reclaimers: &[PathBuf], sum: &AtomicU64) {
+    while requests.recv().is_ok() {
         for socket in reclaimers {
             let (given, ended) = shrink_one(socket);
             sum.fetch_add(given, Ordering::Relaxed);
@@ -61,7 +61,7 @@ fn serve(asked: &Receiver<()>, reclaimers: &[PathBuf], sum: &AtomicU64) {
             match ended {
                 // A daemon that is not running is not an error.
                 Ok(()) | Err(ControlError::NotListening { .. }) => {}
-                Err(error) => tracing::warn!("cannot ask for idle memory: {error}"),
+                Err(error) => tracing::warn!("cannot request idle memory: {error}"),
             }
         }
         std::thread::sleep(PAUSE);

@@ -15,7 +15,7 @@ use rustix::event::{EventfdFlags, eventfd};
 /// Interval of the pings, unless the service manager requires a shorter one.
 const INTERVAL: Duration = Duration::from_secs(5);
 /// Missed pings after which the stuck loop is reported.
-const SAY_AFTER: u32 = 2;
+const REPORT_AFTER: u32 = 2;
 /// Missed pings after which the daemon aborts. The longest known duration of one iteration of the
 /// loop is half a second.
 const END_AFTER: u32 = 6;
@@ -33,10 +33,10 @@ pub enum Finding {
 
 /// The event loop's side of the watchdog.
 pub struct Pulse {
-    asked: Arc<Asked>,
+    ping: Arc<Ping>,
 }
 
-struct Asked {
+struct Ping {
     fd: OwnedFd,
     answers: AtomicU64,
 }
@@ -44,7 +44,7 @@ struct Asked {
 /// Readable when a ping is pending.
 impl AsFd for Pulse {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.asked.fd.as_fd()
+        self.ping.fd.as_fd()
     }
 }
 
@@ -52,8 +52,8 @@ impl Pulse {
     /// Responds to a ping. Must be called by the loop when the fd is readable.
     pub fn answer(&self) {
         // The fd is nonblocking; it does not matter if there is nothing to read.
-        let _ = rustix::io::read(&self.asked.fd, &mut [0u8; 8]);
-        self.asked.answers.fetch_add(1, Ordering::Relaxed);
+        let _ = rustix::io::read(&self.ping.fd, &mut [0u8; 8]);
+        self.ping.answers.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -68,19 +68,19 @@ pub fn start(
     mut found: impl FnMut(Finding) + Send + 'static,
 ) -> io::Result<Pulse> {
     let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-    let asked = Arc::new(Asked { fd, answers: AtomicU64::new(0) });
-    let weak = Arc::downgrade(&asked);
+    let ping = Arc::new(Ping { fd, answers: AtomicU64::new(0) });
+    let weak = Arc::downgrade(&ping);
     std::thread::Builder::new().name("watchdog".into()).stack_size(64 * 1024).spawn(move || {
         let mut unanswered = 0;
-        while let Some(asked) = weak.upgrade() {
-            let before = asked.answers.load(Ordering::Relaxed);
+        while let Some(ping) = weak.upgrade() {
+            let before = ping.answers.load(Ordering::Relaxed);
             // The counter cannot overflow; if it did, the fd would be readable all the same.
-            let _ = rustix::io::write(&asked.fd, &1u64.to_ne_bytes());
-            drop(asked);
+            let _ = rustix::io::write(&ping.fd, &1u64.to_ne_bytes());
+            drop(ping);
             std::thread::sleep(interval);
-            let Some(asked) = weak.upgrade() else { return };
-            if asked.answers.load(Ordering::Relaxed) != before {
-                if unanswered >= SAY_AFTER {
+            let Some(ping) = weak.upgrade() else { return };
+            if ping.answers.load(Ordering::Relaxed) != before {
+                if unanswered >= REPORT_AFTER {
                     found(Finding::Back);
                 }
                 unanswered = 0;
@@ -88,13 +88,13 @@ pub fn start(
             }
             unanswered += 1;
             match unanswered {
-                SAY_AFTER => found(Finding::Stuck(unanswered)),
+                REPORT_AFTER => found(Finding::Stuck(unanswered)),
                 END_AFTER => found(Finding::Lost),
                 _ => {}
             }
         }
     })?;
-    Ok(Pulse { asked })
+    Ok(Pulse { ping })
 }
 
 #[cfg(test)]
@@ -110,19 +110,19 @@ mod tests {
 
     #[test]
     fn a_loop_that_does_not_answer_is_noticed_and_so_is_its_return() {
-        let (tell, told) = channel();
+        let (sender, findings) = channel();
         let pulse = start(Duration::from_millis(2), move |found| {
-            let _ = tell.send(found);
+            let _ = sender.send(found);
         })
         .unwrap();
-        assert_eq!(told.recv_timeout(PATIENCE), Ok(Finding::Stuck(SAY_AFTER)));
-        assert_eq!(told.recv_timeout(PATIENCE), Ok(Finding::Lost));
+        assert_eq!(findings.recv_timeout(PATIENCE), Ok(Finding::Stuck(REPORT_AFTER)));
+        assert_eq!(findings.recv_timeout(PATIENCE), Ok(Finding::Lost));
         let begun = Instant::now();
         loop {
             pulse.answer();
-            match told.try_recv() {
+            match findings.try_recv() {
                 Ok(found) => break assert_eq!(found, Finding::Back),
-                Err(_) => assert!(begun.elapsed() < PATIENCE, "nobody noticed the answer"),
+                Err(_) => assert!(begun.elapsed() < PATIENCE, "the answer was not noticed"),
             }
         }
     }
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn the_manager_may_want_to_know_more_often() {
+    fn the_manager_can_request_a_shorter_interval() {
         assert_eq!(interval(None), INTERVAL);
         assert_eq!(interval(Some(Duration::from_secs(60))), INTERVAL);
         assert_eq!(interval(Some(Duration::from_secs(2))), Duration::from_secs(1));

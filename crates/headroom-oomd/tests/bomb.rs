@@ -38,7 +38,7 @@ fn alive(uid: Uid) -> usize {
 }
 
 #[test]
-fn a_fork_bomb_ends_as_a_whole_and_nobody_else_with_it() {
+fn a_fork_bomb_is_killed_as_a_whole_and_alone() {
     if !privileged() {
         return;
     }
@@ -85,7 +85,7 @@ fn of_many_new_jobs_only_the_one_that_grows_dies() {
 }
 
 #[test]
-fn a_bomb_whose_members_die_one_by_one_is_recognised_by_those_who_died() {
+fn a_bomb_is_recognised_by_its_killed_members() {
     if !privileged() {
         return;
     }

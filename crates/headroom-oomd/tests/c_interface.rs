@@ -53,8 +53,8 @@ fn a_c_program_reserves_allocates_and_is_refused_in_time() {
         .stdin(Stdio::null())
         .output()
         .unwrap();
-    let said = String::from_utf8(output.stdout).unwrap();
-    let found: BTreeMap<&str, i64> = said
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    let found: BTreeMap<&str, i64> = stdout
         .lines()
         .map(|line| line.rsplit_once(' ').unwrap())
         .map(|(what, number)| (what, number.parse().unwrap()))
@@ -79,9 +79,9 @@ fn a_c_program_reserves_allocates_and_is_refused_in_time() {
     ];
     let stderr = String::from_utf8_lossy(&output.stderr);
     for (what, number) in expected {
-        assert_eq!(found.get(what), Some(&number), "{what}: {said}{stderr}");
+        assert_eq!(found.get(what), Some(&number), "{what}: {stdout}{stderr}");
     }
-    assert!(output.status.success(), "{}: {said}{stderr}", output.status);
+    assert!(output.status.success(), "{}: {stdout}{stderr}", output.status);
     let bytes = found["bytes"] as u64;
     // The rest is the program itself, and larger blocks that it freed before.
     assert!((LOWERED / 100 * 80..=LOWERED).contains(&bytes), "{bytes} bytes were granted");

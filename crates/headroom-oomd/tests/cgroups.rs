@@ -23,7 +23,7 @@ fn limit_of(path: &str, mib: u64) -> String {
 
 /// The limit of a cgroup as the daemon reports it.
 fn limit(daemon: &Daemon, path: &str) -> Option<UserLimit> {
-    match daemon.ask(&Request::ListLimits) {
+    match daemon.request(&Request::ListLimits) {
         Reply::Limits { limits } => {
             limits.into_iter().find(|it| it.cgroup.as_deref() == Some(path))
         }
@@ -38,7 +38,9 @@ fn limited(daemon: &Daemon, path: &str) -> UserLimit {
 /// The first decision for this cgroup's limit, once its outcome is known.
 fn ended(daemon: &Daemon, path: &str) -> Why {
     eventually("a kill has come to its end", || {
-        let Reply::Why { records } = daemon.ask(&Request::Why { last: 1000 }) else { return None };
+        let Reply::Why { records } = daemon.request(&Request::Why { last: 1000 }) else {
+            return None;
+        };
         let mut first = records.into_iter().rev();
         first.find(|why| why.cgroup.as_deref() == Some(path) && why.outcome != Outcome::Dying)
     })
@@ -46,14 +48,14 @@ fn ended(daemon: &Daemon, path: &str) -> Why {
 
 fn reload(daemon: &Daemon, text: &str) -> Vec<String> {
     daemon.write_config("oomd.toml", &format!("{text}[machine]\nenabled = false\n"));
-    match daemon.ask(&Request::Reload) {
+    match daemon.request(&Request::Reload) {
         Reply::Reloaded { changes, problems } if problems.is_empty() => changes,
         other => panic!("{other:?}"),
     }
 }
 
 #[test]
-fn in_a_cgroup_over_its_limit_whoever_grows_dies_and_nobody_outside_of_it() {
+fn in_a_cgroup_above_its_limit_only_the_growing_process_dies() {
     if !privileged() {
         return;
     }
@@ -148,16 +150,16 @@ fn a_limit_that_the_configuration_drops_and_a_cgroup_that_is_removed_are_limited
 }
 
 #[test]
-fn nobody_sets_the_limit_of_a_cgroup_while_running_and_only_root_looks_into_it() {
+fn a_cgroups_limit_is_read_only_at_run_time_and_only_root_can_explain_it() {
     if !privileged() {
         return;
     }
-    let Some(cgroup) = Cgroup::make("ask") else { return };
+    let Some(cgroup) = Cgroup::make("root-only") else { return };
     let daemon = Daemon::start(&limit_of(&cgroup.path, 64), &["--notifier=bpf"]);
     let account = limited(&daemon, &cgroup.path).account;
     let set = Request::SetLimit { account, hard_bytes: 1 << 30, soft_bytes: None };
     for request in [set, Request::ClearLimit { account }] {
-        match daemon.ask(&request) {
+        match daemon.request(&request) {
             Reply::Error { message } => {
                 assert!(message.contains("set them in oomd.toml"), "{message}")
             }
@@ -165,16 +167,16 @@ fn nobody_sets_the_limit_of_a_cgroup_while_running_and_only_root_looks_into_it()
         }
     }
     let explain = Request::Explain { account: Some(account) };
-    match daemon.ask(&explain) {
+    match daemon.request(&explain) {
         Reply::Explained(found) => assert!(found.state.contains(&cgroup.path), "{found:?}"),
         other => panic!("{other:?}"),
     }
-    assert!(matches!(daemon.ask_as(Uid(62_755), &explain), Reply::Error { .. }));
-    match daemon.ask_as(Uid(62_755), &Request::ListLimits) {
+    assert!(matches!(daemon.request_as(Uid(62_755), &explain), Reply::Error { .. }));
+    match daemon.request_as(Uid(62_755), &Request::ListLimits) {
         Reply::Limits { limits } => assert_eq!(limits, []),
         other => panic!("{other:?}"),
     }
-    match daemon.ask(&Request::RunOomKiller { account: Some(account) }) {
+    match daemon.request(&Request::RunOomKiller { account: Some(account) }) {
         Reply::OomKillerRan { kills } => assert_eq!(kills, []),
         other => panic!("{other:?}"),
     }
@@ -232,7 +234,7 @@ impl Fake {
 }
 
 #[test]
-fn a_session_has_its_users_name_and_dies_by_what_the_controller_says() {
+fn a_session_has_its_users_name_and_is_measured_by_the_controller() {
     if !privileged() {
         return;
     }
@@ -259,7 +261,7 @@ fn a_session_has_its_users_name_and_dies_by_what_the_controller_says() {
     assert!(oom_control::status(&fake.oom, &[]).degraded.is_empty());
     assert!(hog.is_alive() && Fake::latest(&fake.oom).is_none());
     fake.set(&session, (4 << 30) + 4096, &[small.pid(), hog.pid()]);
-    let why = fake.work("somebody dies", |oom| Fake::latest(oom));
+    let why = fake.work("a victim is killed", |oom| Fake::latest(oom));
     // The memory controller no longer charges the victim's memory.
     fake.set(&session, 1 << 30, &[small.pid()]);
     hog.died();
@@ -276,7 +278,7 @@ fn a_session_has_its_users_name_and_dies_by_what_the_controller_says() {
 }
 
 #[test]
-fn a_cgroup_whose_memory_is_nobodys_is_told_of_once() {
+fn a_cgroup_without_a_victim_is_reported_once() {
     if !privileged() {
         return;
     }
@@ -309,7 +311,7 @@ fn a_process_that_is_dying_already_is_enough_for_the_cgroup_above() {
     let both = "[[limit]]\ncgroup = \"/a\"\nhard = \"512M\"\n[[limit]]\ncgroup = \"/a/b\"\nhard = \
                 \"256M\"\n";
     fake.configure(both);
-    let why = fake.work("somebody dies", |oom| Fake::latest(oom));
+    let why = fake.work("a victim is killed", |oom| Fake::latest(oom));
     fake.set("/a", 100 << 20, &[]);
     fake.set("/a/b", 100 << 20, &pids[1..]);
     assert_eq!(why.victim.map(|victim| victim.pid), Some(first.pid()));

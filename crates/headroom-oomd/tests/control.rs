@@ -43,30 +43,30 @@ fn users_see_and_lower_their_own_limit_and_nothing_else() {
     let list = Request::ListLimits;
     let clear = |uid| Request::ClearLimit { account: AccountRef::user(uid) };
 
-    assert_eq!(visible(daemon.ask_as(ALICE, &list)), [(ALICE, 100, "config".into())]);
-    assert_eq!(visible(daemon.ask_as(BOB, &list)), []);
-    assert!(refused(daemon.ask_as(ALICE, &set(ALICE, 101))).contains("the configuration"));
-    assert!(refused(daemon.ask_as(ALICE, &clear(ALICE))).contains("the configuration"));
-    assert_eq!(daemon.ask_as(ALICE, &set(ALICE, 50)), Reply::Done);
-    assert_eq!(visible(daemon.ask_as(ALICE, &list)), [(ALICE, 50, "runtime".into())]);
-    assert_eq!(daemon.ask_as(ALICE, &set(ALICE, 100)), Reply::Done, "back up to root's");
-    assert_eq!(daemon.ask_as(ALICE, &set(ALICE, 60)), Reply::Done);
-    assert_eq!(daemon.ask_as(ALICE, &clear(ALICE)), Reply::Done, "its own layer");
-    assert_eq!(visible(daemon.ask(&list)), [(ALICE, 100, "config".into())]);
+    assert_eq!(visible(daemon.request_as(ALICE, &list)), [(ALICE, 100, "config".into())]);
+    assert_eq!(visible(daemon.request_as(BOB, &list)), []);
+    assert!(refused(daemon.request_as(ALICE, &set(ALICE, 101))).contains("the configuration"));
+    assert!(refused(daemon.request_as(ALICE, &clear(ALICE))).contains("the configuration"));
+    assert_eq!(daemon.request_as(ALICE, &set(ALICE, 50)), Reply::Done);
+    assert_eq!(visible(daemon.request_as(ALICE, &list)), [(ALICE, 50, "runtime".into())]);
+    assert_eq!(daemon.request_as(ALICE, &set(ALICE, 100)), Reply::Done, "back up to root's");
+    assert_eq!(daemon.request_as(ALICE, &set(ALICE, 60)), Reply::Done);
+    assert_eq!(daemon.request_as(ALICE, &clear(ALICE)), Reply::Done, "its own layer");
+    assert_eq!(visible(daemon.request(&list)), [(ALICE, 100, "config".into())]);
 
-    assert_eq!(daemon.ask_as(BOB, &set(BOB, 70)), Reply::Done, "lower than no limit");
+    assert_eq!(daemon.request_as(BOB, &set(BOB, 70)), Reply::Done, "lower than no limit");
     let both = [(ALICE, 100, "config".to_owned()), (BOB, 70, "runtime".to_owned())];
-    assert_eq!(visible(daemon.ask(&list)), both);
-    assert_eq!(visible(daemon.ask_as(BOB, &list)), both[1..]);
-    assert!(refused(daemon.ask_as(BOB, &set(ALICE, 10))).contains("only root may"));
-    assert!(refused(daemon.ask_as(BOB, &clear(ALICE))).contains("only root may"));
+    assert_eq!(visible(daemon.request(&list)), both);
+    assert_eq!(visible(daemon.request_as(BOB, &list)), both[1..]);
+    assert!(refused(daemon.request_as(BOB, &set(ALICE, 10))).contains("only root may"));
+    assert!(refused(daemon.request_as(BOB, &clear(ALICE))).contains("only root may"));
     let run = |uid: Option<Uid>| Request::RunOomKiller { account: uid.map(AccountRef::user) };
-    assert!(refused(daemon.ask_as(BOB, &run(Some(ALICE)))).contains("only root may"));
-    assert_eq!(daemon.ask_as(BOB, &run(None)), Reply::OomKillerRan { kills: vec![] });
-    assert_eq!(daemon.ask_as(BOB, &clear(BOB)), Reply::Done);
-    assert!(refused(daemon.ask_as(BOB, &clear(BOB))).contains("has no limit"));
-    assert!(refused(daemon.ask_as(BOB, &run(None))).contains("has no limit"));
-    assert!(matches!(daemon.ask_as(BOB, &Request::Status), Reply::Status(_)));
+    assert!(refused(daemon.request_as(BOB, &run(Some(ALICE)))).contains("only root may"));
+    assert_eq!(daemon.request_as(BOB, &run(None)), Reply::OomKillerRan { kills: vec![] });
+    assert_eq!(daemon.request_as(BOB, &clear(BOB)), Reply::Done);
+    assert!(refused(daemon.request_as(BOB, &clear(BOB))).contains("has no limit"));
+    assert!(refused(daemon.request_as(BOB, &run(None))).contains("has no limit"));
+    assert!(matches!(daemon.request_as(BOB, &Request::Status), Reply::Status(_)));
 }
 
 #[test]
@@ -85,10 +85,10 @@ fn users_see_their_own_kills_only() {
         other => panic!("{other:?}"),
     };
     let why = Request::Why { last: 10 };
-    assert_eq!(count(daemon.ask_as(carol, &why)), 1);
-    assert_eq!(count(daemon.ask_as(BOB, &why)), 0);
-    assert_eq!(count(daemon.ask(&why)), 1);
-    assert_eq!(count(daemon.ask(&Request::Why { last: 0 })), 0);
+    assert_eq!(count(daemon.request_as(carol, &why)), 1);
+    assert_eq!(count(daemon.request_as(BOB, &why)), 0);
+    assert_eq!(count(daemon.request(&why)), 1);
+    assert_eq!(count(daemon.request(&Request::Why { last: 0 })), 0);
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn requests_that_make_no_sense_are_refused_with_the_reason_and_others_go_on() {
         (Request::RunOomKiller { account: Some(AccountRef::user(ALICE)) }, "has no limit"),
     ];
     for (request, part) in cases {
-        let message = refused(daemon.ask(&request));
+        let message = refused(daemon.request(&request));
         assert!(message.contains(part), "{request:?}: {message}");
     }
     let mut client = control::Client::connect(&daemon.socket()).unwrap();
@@ -125,7 +125,7 @@ fn requests_that_make_no_sense_are_refused_with_the_reason_and_others_go_on() {
 }
 
 #[test]
-fn a_soft_limit_that_nobody_sets_leaves_the_measured_margin() {
+fn an_unset_soft_limit_leaves_the_measured_margin() {
     if !privileged() {
         return;
     }
@@ -135,7 +135,7 @@ fn a_soft_limit_that_nobody_sets_leaves_the_measured_margin() {
     std::fs::write(&file, measured).unwrap();
     let config = format!("[[limit]]\nuser = {BOB}\nhard = \"200M\"\n");
     let soft = |daemon: &Daemon| -> Vec<(Uid, u64)> {
-        match daemon.ask(&Request::ListLimits) {
+        match daemon.request(&Request::ListLimits) {
             Reply::Limits { limits } => {
                 limits.iter().map(|l| (Uid(l.account.uid), l.soft_bytes)).collect()
             }
@@ -143,7 +143,7 @@ fn a_soft_limit_that_nobody_sets_leaves_the_measured_margin() {
         }
     };
     let daemon = Daemon::start(&config, &["--margin", file.to_str().unwrap()]);
-    assert_eq!(daemon.ask(&set(ALICE, 100)), Reply::Done);
+    assert_eq!(daemon.request(&set(ALICE, 100)), Reply::Done);
     let expected: Vec<(Uid, u64)> = vec![(ALICE, 75 * MIB), (BOB, 150 * MIB)];
     assert_eq!(soft(&daemon), expected);
     drop(daemon);
@@ -151,7 +151,7 @@ fn a_soft_limit_that_nobody_sets_leaves_the_measured_margin() {
     std::fs::write(&file, "reaction-us = 1\n").unwrap();
     let daemon = Daemon::start(&config, &["--margin", file.to_str().unwrap()]);
     assert_eq!(soft(&daemon), [(BOB, 200 * MIB / 100 * 90)]);
-    let Reply::Status(status) = daemon.ask(&Request::Status) else { panic!("no status") };
-    let told = |line: &String| line.contains("margin.toml") && line.contains("90 %");
-    assert!(status.degraded.iter().any(told), "{:?}", status.degraded);
+    let Reply::Status(status) = daemon.request(&Request::Status) else { panic!("no status") };
+    let reported = |line: &String| line.contains("margin.toml") && line.contains("90 %");
+    assert!(status.degraded.iter().any(reported), "{:?}", status.degraded);
 }

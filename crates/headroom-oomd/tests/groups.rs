@@ -33,13 +33,13 @@ fn limits(reply: Reply) -> Vec<UserLimit> {
 
 /// The limit of the group's account.
 fn group(daemon: &Daemon) -> Option<UserLimit> {
-    let limits = limits(daemon.ask(&Request::ListLimits));
+    let limits = limits(daemon.request(&Request::ListLimits));
     limits.into_iter().find(|limit| limit.group.as_deref() == Some("students"))
 }
 
 fn reload(daemon: &Daemon, text: &str) -> Vec<String> {
     daemon.write_config("oomd.toml", &format!("{text}[machine]\nenabled = false\n"));
-    match daemon.ask(&Request::Reload) {
+    match daemon.request(&Request::Reload) {
         Reply::Reloaded { changes, problems } if problems.is_empty() => changes,
         other => panic!("{other:?}"),
     }
@@ -51,7 +51,7 @@ fn ended(daemon: &Daemon) -> Why {
 }
 
 #[test]
-fn of_users_who_share_a_limit_the_process_that_grows_dies_and_the_record_says_whose_it_was() {
+fn the_growing_process_of_a_shared_limit_dies_and_the_record_names_its_user() {
     if !privileged() {
         return;
     }
@@ -115,10 +115,10 @@ fn a_member_sees_the_groups_limit_and_only_root_changes_it() {
     let [alice, bob, carol] = users(3);
     let daemon = Daemon::start(&students(&[alice, bob], 100), &[]);
     let account = group(&daemon).unwrap().account;
-    let seen = limits(daemon.ask_as(alice, &Request::ListLimits));
+    let seen = limits(daemon.request_as(alice, &Request::ListLimits));
     assert_eq!(seen.len(), 1);
     assert_eq!(seen[0].group.as_deref(), Some("students"));
-    assert_eq!(limits(daemon.ask_as(carol, &Request::ListLimits)), []);
+    assert_eq!(limits(daemon.request_as(carol, &Request::ListLimits)), []);
     let set = |account| Request::SetLimit { account, hard_bytes: 50 * MIB, soft_bytes: None };
     let refused = |reply: Reply, part: &str| {
         let Reply::Error { message } = reply else { panic!("{reply:?}") };
@@ -126,17 +126,17 @@ fn a_member_sees_the_groups_limit_and_only_root_changes_it() {
     };
     let shares = "shares the limit of the group \"students\"";
     let of_alice = AccountRef::user(alice);
-    refused(daemon.ask_as(alice, &set(of_alice)), shares);
-    refused(daemon.ask(&set(of_alice)), shares);
-    refused(daemon.ask(&Request::ClearLimit { account: AccountRef::user(bob) }), shares);
-    refused(daemon.ask_as(alice, &set(account)), "by root only");
+    refused(daemon.request_as(alice, &set(of_alice)), shares);
+    refused(daemon.request(&set(of_alice)), shares);
+    refused(daemon.request(&Request::ClearLimit { account: AccountRef::user(bob) }), shares);
+    refused(daemon.request_as(alice, &set(account)), "by root only");
     let other = AccountRef { uid: account.uid ^ 1, ..account };
-    refused(daemon.ask(&set(other)), "no group with this name");
-    refused(daemon.ask(&set(AccountRef::user(Uid(account.uid)))), "are cgroups and groups");
+    refused(daemon.request(&set(other)), "no group with this name");
+    refused(daemon.request(&set(AccountRef::user(Uid(account.uid)))), "are cgroups and groups");
     let explain = |uid| Request::Explain { account: Some(AccountRef::user(uid)) };
-    assert!(matches!(daemon.ask_as(alice, &explain(bob)), Reply::Explained(_)));
-    refused(daemon.ask_as(carol, &explain(bob)), "may not see the processes");
-    assert_eq!(daemon.ask(&set(account)), Reply::Done);
+    assert!(matches!(daemon.request_as(alice, &explain(bob)), Reply::Explained(_)));
+    refused(daemon.request_as(carol, &explain(bob)), "may not see the processes");
+    assert_eq!(daemon.request(&set(account)), Reply::Done);
     assert_eq!(group(&daemon).unwrap().hard_bytes, 50 * MIB);
     // One kill, which both members can see, and no other user.
     let mut hog = Hog::start(bob);
@@ -145,13 +145,13 @@ fn a_member_sees_the_groups_limit_and_only_root_changes_it() {
     ended(&daemon);
     let why = Request::Why { last: 9 };
     for (uid, count) in [(alice, 1), (bob, 1), (carol, 0)] {
-        let Reply::Why { records } = daemon.ask_as(uid, &why) else { panic!("uid {uid}") };
+        let Reply::Why { records } = daemon.request_as(uid, &why) else { panic!("uid {uid}") };
         assert_eq!(records.len(), count, "uid {uid}");
     }
 }
 
 #[test]
-fn who_joins_and_leaves_by_a_reload_is_charged_where_it_belongs() {
+fn users_that_join_and_leave_by_a_reload_are_charged_to_the_new_account() {
     if !privileged() {
         return;
     }
@@ -181,12 +181,12 @@ fn who_joins_and_leaves_by_a_reload_is_charged_where_it_belongs() {
         reload(&daemon, ""),
         [format!("uid {alice}: no limit any more"), "@students: no limit any more".to_owned()]
     );
-    assert_eq!(limits(daemon.ask(&Request::ListLimits)), []);
+    assert_eq!(limits(daemon.request(&Request::ListLimits)), []);
     assert!(hogs.iter_mut().all(Hog::is_alive));
 }
 
 #[test]
-fn what_is_promised_to_one_of_a_group_is_not_promised_to_another() {
+fn memory_reserved_for_one_member_is_not_reserved_for_another() {
     if !privileged() {
         return;
     }
@@ -194,14 +194,14 @@ fn what_is_promised_to_one_of_a_group_is_not_promised_to_another() {
     let daemon = Daemon::start(&students(&[alice, bob], 64), &[]);
     let [mut holder, mut other] =
         [alice, bob].map(|uid| Leaser::start(uid, &daemon.lease_socket()));
-    assert_eq!(holder.ask(&format!("allocate {}", 40 * MIB)), 1);
+    assert_eq!(holder.request(&format!("allocate {}", 40 * MIB)), 1);
     assert!(group(&daemon).unwrap().leased_bytes >= 40 * MIB);
-    assert_eq!(other.ask(&format!("allocate {}", 30 * MIB)), 0, "it is alice's");
-    assert_eq!(holder.ask("touch 0"), 1);
+    assert_eq!(other.request(&format!("allocate {}", 30 * MIB)), 0, "it is alice's");
+    assert_eq!(holder.request("touch 0"), 1);
     // Without the group, each user has a limit of its own.
     let alone = |uid| format!("[[limit]]\nuser = {uid}\nhard = \"64M\"\n");
     reload(&daemon, &(alone(alice) + &alone(bob)));
-    assert_eq!(other.ask(&format!("allocate {}", 30 * MIB)), 1);
+    assert_eq!(other.request(&format!("allocate {}", 30 * MIB)), 1);
     assert!(holder.is_alive() && other.is_alive());
     assert_eq!(daemon.limit(alice).unwrap().leaseholders, 1);
 }
@@ -253,7 +253,7 @@ fn a_group_outlives_a_daemon_that_is_killed_and_its_users_may_have_changed() {
 }
 
 #[test]
-fn a_group_of_the_system_has_those_it_names_and_those_whose_own_it_is() {
+fn a_system_group_has_its_listed_and_its_primary_members() {
     if !privileged() {
         return;
     }
@@ -271,12 +271,12 @@ fn a_group_of_the_system_has_those_it_names_and_those_whose_own_it_is() {
     unshared.args(["--mount", "sh", "-c", script]).arg(dir.path());
     unshared.arg(shipped.get_program()).args(shipped.get_args());
     let output = unshared.output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    if said.contains("unshare failed") || said.contains("permission denied") {
-        test_support::skip(said);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    if stderr.contains("unshare failed") || stderr.contains("permission denied") {
+        test_support::skip(stderr);
         return;
     }
-    assert!(output.status.success(), "{said}");
+    assert!(output.status.success(), "{stderr}");
     let found: Configuration = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(
         (found.limits[0].user.as_str(), &found.limits[0].members[..]),
@@ -285,7 +285,7 @@ fn a_group_of_the_system_has_those_it_names_and_those_whose_own_it_is() {
 }
 
 #[test]
-fn what_does_not_count_costs_nobody_and_a_reload_says_what_does() {
+fn uncounted_memory_kills_no_process_and_a_reload_changes_the_kinds() {
     if !privileged() {
         return;
     }

@@ -26,7 +26,7 @@ fn exactly_one_of(count: u64, uid: Uid, limit_mib: u64, each_kib: u64, arguments
     }
     let why = daemon.ended(uid);
     // The memory can be back before its process has exited.
-    let dead: Vec<u32> = eventually("somebody dies", || {
+    let dead: Vec<u32> = eventually("a victim is killed", || {
         let dead = hogs.iter_mut().filter_map(|hog| (!hog.is_alive()).then(|| hog.pid()));
         Some(dead.collect()).filter(|dead: &Vec<u32>| !dead.is_empty())
     });
@@ -139,7 +139,7 @@ impl Drop for Freezer {
 }
 
 #[test]
-fn a_frozen_victim_gives_its_memory_back_and_dies_though_its_group_stays_frozen() {
+fn a_frozen_victim_releases_its_memory_and_dies_in_its_frozen_group() {
     if !privileged() {
         return;
     }
@@ -163,7 +163,7 @@ fn a_frozen_victim_gives_its_memory_back_and_dies_though_its_group_stays_frozen(
 }
 
 #[test]
-fn one_users_limit_is_no_other_users_business() {
+fn a_users_limit_does_not_affect_other_users() {
     if !privileged() {
         return;
     }
@@ -234,11 +234,11 @@ fn the_killer_runs_on_request() {
     let (uid, daemon) = (Uid(62011), Daemon::start("", &["--notifier", "proc"]));
     daemon.set_limit(uid, 64 * MIB);
     let run = Request::RunOomKiller { account: None };
-    assert_eq!(daemon.ask(&run), Reply::OomKillerRan { kills: vec![] });
+    assert_eq!(daemon.request(&run), Reply::OomKillerRan { kills: vec![] });
     let mut hog = Hog::start(uid);
     hog.grow(100 << 10);
     hog.survived();
-    let Reply::OomKillerRan { kills } = daemon.ask(&run) else { panic!("no answer") };
+    let Reply::OomKillerRan { kills } = daemon.request(&run) else { panic!("no answer") };
     match kills.as_slice() {
         // The timer was faster, or the account is measured first: the kill follows.
         [] => {}

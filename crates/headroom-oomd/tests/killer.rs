@@ -267,7 +267,7 @@ impl Bench {
 }
 
 #[test]
-fn between_the_word_of_the_notifier_and_the_signal_nothing_is_allocated() {
+fn between_the_notifiers_event_and_the_signal_nothing_is_allocated() {
     let Some(mut bench) = Bench::new(&[500, 460]) else { return };
     bench.cross_soft(960);
     assert_eq!(bench.state().armed.map(|armed| armed.pid), Some(bench.pid(0)));
@@ -277,7 +277,7 @@ fn between_the_word_of_the_notifier_and_the_signal_nothing_is_allocated() {
 }
 
 #[test]
-fn the_record_tells_the_whole_story_of_a_kill_by_the_daemon() {
+fn the_record_of_a_kill_by_the_daemon_is_complete() {
     let Some(mut bench) = Bench::new(&[300, 500, 201]) else { return };
     bench.cross_soft(960);
     bench.cross_hard(1001, None);
@@ -326,7 +326,7 @@ fn a_kill_by_the_notifier_is_followed_and_put_on_record() {
 }
 
 #[test]
-fn one_crossing_heard_twice_costs_one_life() {
+fn a_crossing_reported_twice_causes_one_kill() {
     let Some(mut bench) = Bench::new(&[600, 500]) else { return };
     bench.cross_soft(960);
     bench.cross_hard(1100, None);
@@ -342,7 +342,7 @@ fn one_crossing_heard_twice_costs_one_life() {
 }
 
 #[test]
-fn word_of_a_crossing_that_is_over_costs_nobody_his_life() {
+fn an_outdated_crossing_causes_no_kill() {
     let Some(mut bench) = Bench::new(&[600, 500]) else { return };
     bench.cross_soft(960);
     let (pages, time_ns) = (1001, monotonic_ns());
@@ -373,7 +373,7 @@ fn an_armed_process_that_is_gone_is_replaced_at_the_last_moment() {
 }
 
 #[test]
-fn that_nobody_can_be_killed_is_said_once() {
+fn the_lack_of_a_victim_is_reported_once() {
     let Some(mut bench) = Bench::new(&[]) else { return };
     bench.cross_hard(1001, None);
     bench.cross_hard(1001, None);
@@ -386,7 +386,7 @@ fn that_nobody_can_be_killed_is_said_once() {
 }
 
 #[test]
-fn a_latch_whose_kill_was_never_heard_of_is_freed_by_the_timer() {
+fn a_latch_without_a_reported_kill_is_released_by_the_timer() {
     let Some(mut bench) = Bench::new(&[600, 500]) else { return };
     bench.state().usage.latched = true;
     bench.cross_soft(1001);
@@ -464,7 +464,7 @@ fn where_all_processes_together_are_too_small_to_end_a_shortage_none_dies() {
 }
 
 #[test]
-fn a_limit_is_enforced_however_many_have_died_for_it_and_the_record_says_that_they_were_many() {
+fn a_limit_is_enforced_above_the_kill_rate_and_the_record_notes_it() {
     let Some(mut bench) = Bench::new(&[600, 500]) else { return };
     let proc = tempfile::tempdir().unwrap();
     let kills = RateLimit { most: 0, within_ms: 60_000 };
@@ -495,12 +495,12 @@ impl Leaseholder {
         // The connection is accepted before its first request is served.
         client.leases.dispatch(&mut bench.oom);
         let hello = Request::Hello { version: VERSION, spent: 0, unspent: 0, base: 0 };
-        let reply = client.ask(bench, hello);
+        let reply = client.request(bench, hello);
         assert_eq!((reply.status, reply.limited), (Status::Done, true));
         client
     }
 
-    fn ask(&mut self, bench: &mut Bench, request: Request) -> Reply {
+    fn request(&mut self, bench: &mut Bench, request: Request) -> Reply {
         send(&self.socket, &request.encode(), SendFlags::empty()).unwrap();
         self.leases.dispatch(&mut bench.oom);
         let mut packet = [0; REPLY_BYTES];
@@ -517,7 +517,7 @@ impl Leaseholder {
     }
 
     fn grow(&mut self, bench: &mut Bench, need: u64, wish: u64) -> Reply {
-        self.ask(bench, Request::Grow { need, wish, wait_ms: 0 })
+        self.request(bench, Request::Grow { need, wish, wait_ms: 0 })
     }
 
     /// Memory that may be taken without a request, bytes.
@@ -555,7 +555,7 @@ fn a_machine_near_its_soft_level_revokes_unused_leases_and_grants_none_that_woul
 }
 
 #[test]
-fn a_machine_that_nears_its_soft_level_has_idle_memory_given_back_before_anybody_dies() {
+fn near_the_soft_level_idle_memory_is_reclaimed_before_any_kill() {
     let proc = tempfile::tempdir().unwrap();
     let socket = proc.path().join("binderd.sock");
     let reclaimer = Reclaimer::start(&socket, 100);

@@ -20,7 +20,7 @@ fn daemon(uid: Uid) -> Daemon {
 }
 
 /// Checks that no process was killed, and that the usage never exceeded the limit.
-fn nobody_died_and_the_limit_held(daemon: &Daemon, uid: Uid) {
+fn assert_limit_held_without_kills(daemon: &Daemon, uid: Uid) {
     assert!(daemon.why(uid).is_empty(), "{:#?}", daemon.why(uid));
     let limit = daemon.limit(uid).unwrap();
     assert!(limit.peak_bytes <= limit.hard_bytes, "{limit:?}");
@@ -29,7 +29,7 @@ fn nobody_died_and_the_limit_held(daemon: &Daemon, uid: Uid) {
 const ALL: &str = "fill 1000000";
 
 #[test]
-fn what_was_promised_can_be_touched_after_another_has_taken_all_the_rest() {
+fn reserved_memory_can_be_touched_after_another_process_took_the_rest() {
     if !privileged() {
         return;
     }
@@ -38,15 +38,15 @@ fn what_was_promised_can_be_touched_after_another_has_taken_all_the_rest() {
     let mut sleeper = Leaser::start(uid, &daemon.lease_socket());
     let mut filler = Leaser::start(uid, &daemon.lease_socket());
     let block = 40 * MIB;
-    assert_eq!(sleeper.ask(&format!("allocate {block}")), 1);
+    assert_eq!(sleeper.request(&format!("allocate {block}")), 1);
     assert!(daemon.limit(uid).unwrap().leased_bytes >= block);
-    let pieces = filler.ask(ALL);
+    let pieces = filler.request(ALL);
     assert!(pieces > 0 && pieces * 4096 < LIMIT_MIB * MIB - block, "{pieces} pieces");
-    assert_eq!(sleeper.ask("touch 0"), 1);
+    assert_eq!(sleeper.request("touch 0"), 1);
     assert!(sleeper.is_alive() && filler.is_alive());
     let limit = daemon.limit(uid).unwrap();
     assert!(limit.peak_bytes > limit.hard_bytes / 100 * 95, "{limit:?}");
-    nobody_died_and_the_limit_held(&daemon, uid);
+    assert_limit_held_without_kills(&daemon, uid);
 }
 
 #[test]
@@ -58,18 +58,18 @@ fn a_reservation_is_kept_until_it_is_used_and_goes_back_when_it_is_released() {
     let daemon = daemon(uid);
     let mut holder = Leaser::start(uid, &daemon.lease_socket());
     let mut other = Leaser::start(uid, &daemon.lease_socket());
-    assert_eq!(holder.ask(&format!("reserve {}", 50 * MIB)), 1);
-    assert_eq!(other.ask(&format!("allocate {}", 20 * MIB)), 0, "it is promised already");
-    assert!(other.ask("headroom 0") < 14 * MIB);
-    assert_eq!(holder.ask("release 0"), 1);
-    assert_eq!(other.ask(&format!("allocate {}", 20 * MIB)), 1, "it was given back");
-    assert_eq!(holder.ask(&format!("reserve {}", 30 * MIB)), 1);
+    assert_eq!(holder.request(&format!("reserve {}", 50 * MIB)), 1);
+    assert_eq!(other.request(&format!("allocate {}", 20 * MIB)), 0, "it is reserved already");
+    assert!(other.request("headroom 0") < 14 * MIB);
+    assert_eq!(holder.request("release 0"), 1);
+    assert_eq!(other.request(&format!("allocate {}", 20 * MIB)), 1, "it was released");
+    assert_eq!(holder.request(&format!("reserve {}", 30 * MIB)), 1);
     other.order(ALL);
     other.answer().unwrap();
-    assert_eq!(holder.ask("commit 0"), 1);
-    let pieces = holder.ask(&format!("fill {}", 29 * MIB / 4096));
+    assert_eq!(holder.request("commit 0"), 1);
+    let pieces = holder.request(&format!("fill {}", 29 * MIB / 4096));
     assert_eq!(pieces, 29 * MIB / 4096, "what was reserved cannot be refused");
-    nobody_died_and_the_limit_held(&daemon, uid);
+    assert_limit_held_without_kills(&daemon, uid);
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn a_lease_ends_with_its_process_within_ten_milliseconds_in_every_state() {
     for state in &states {
         let mut leaser = Leaser::start(uid, &daemon.lease_socket());
         for order in state {
-            assert!(leaser.ask(order) > 0, "{order}");
+            assert!(leaser.request(order) > 0, "{order}");
         }
         leaser.kill();
         eventually("the lease is back", || {
@@ -109,49 +109,49 @@ fn a_lease_ends_with_its_process_within_ten_milliseconds_in_every_state() {
             (limit.leaseholders == 0 && limit.leased_bytes == 0).then_some(())
         });
     }
-    nobody_died_and_the_limit_held(&daemon, uid);
+    assert_limit_held_without_kills(&daemon, uid);
 }
 
 #[test]
-fn a_daemon_that_is_killed_and_replaced_keeps_every_promise() {
+fn reservations_outlive_a_killed_daemon() {
     if !privileged() {
         return;
     }
     let uid = Uid(63_104);
     let mut daemon = daemon(uid);
     let mut sleeper = Leaser::start(uid, &daemon.lease_socket());
-    assert_eq!(sleeper.ask(&format!("allocate {}", 40 * MIB)), 1);
+    assert_eq!(sleeper.request(&format!("allocate {}", 40 * MIB)), 1);
     let mut filler = Leaser::start(uid, &daemon.lease_socket());
     let mut late = Leaser::start(uid, &daemon.lease_socket());
     filler.order(ALL);
     daemon.replace(&config(uid), Duration::from_millis(50));
     // The sleeper has sent no request to the new daemon.
     let pieces: u64 = filler.answer().expect("it lives").parse().unwrap();
-    late.ask(ALL);
+    late.request(ALL);
     assert!(pieces * 4096 < 24 * MIB, "{pieces} pieces");
-    assert_eq!(sleeper.ask("touch 0"), 1);
+    assert_eq!(sleeper.request("touch 0"), 1);
     assert!(sleeper.is_alive() && filler.is_alive() && late.is_alive());
-    nobody_died_and_the_limit_held(&daemon, uid);
+    assert_limit_held_without_kills(&daemon, uid);
 }
 
 #[test]
-fn without_a_daemon_who_is_known_to_be_limited_does_not_grow() {
+fn without_a_daemon_limited_processes_do_not_grow() {
     if !privileged() {
         return;
     }
     let uid = Uid(63_105);
     let daemon = daemon(uid);
     let mut leaser = Leaser::start(uid, &daemon.lease_socket());
-    assert_eq!(leaser.ask(&format!("allocate {}", 10 * MIB)), 1);
+    assert_eq!(leaser.request(&format!("allocate {}", 10 * MIB)), 1);
     drop(daemon);
     // The client waits for the next daemon for a while, and then fails.
-    let got = leaser.ask(ALL) * 4096;
+    let got = leaser.request(ALL) * 4096;
     assert!(got <= 16 * MIB, "{got} bytes, more than any batch");
-    assert_eq!(leaser.ask("touch 0"), 1, "what it has, it has");
+    assert_eq!(leaser.request("touch 0"), 1, "what it has, it has");
 }
 
 #[test]
-fn who_waits_is_served_when_another_gives_back_or_dies() {
+fn a_waiting_client_is_served_when_another_releases_or_exits() {
     if !privileged() {
         return;
     }
@@ -160,19 +160,19 @@ fn who_waits_is_served_when_another_gives_back_or_dies() {
     let mut holder = Leaser::start(uid, &daemon.lease_socket());
     let mut waiter = Leaser::start(uid, &daemon.lease_socket());
     for give_back in [true, false] {
-        assert_eq!(holder.ask(&format!("allocate {}", 40 * MIB)), 1);
+        assert_eq!(holder.request(&format!("allocate {}", 40 * MIB)), 1);
         let waiting = format!("reserve-within-10s {}", 40 * MIB);
         waiter.order(&waiting);
         std::thread::sleep(Duration::from_millis(100));
         if give_back {
-            assert_eq!(holder.ask("free 0"), 1);
+            assert_eq!(holder.request("free 0"), 1);
         } else {
             holder.kill();
         }
         assert_eq!(waiter.answer().as_deref(), Some("1"));
-        assert_eq!(waiter.ask("release 0"), 1);
+        assert_eq!(waiter.request("release 0"), 1);
     }
-    nobody_died_and_the_limit_held(&daemon, uid);
+    assert_limit_held_without_kills(&daemon, uid);
 }
 
 #[test]
@@ -183,9 +183,9 @@ fn a_user_without_a_limit_gets_all_it_wants_until_it_has_one() {
     let uid = Uid(63_108);
     let daemon = Daemon::start("", &[]);
     let mut leaser = Leaser::start(uid, &daemon.lease_socket());
-    assert_eq!(leaser.ask(&format!("fill {}", 100 * MIB / 4096)), 100 * MIB / 4096);
+    assert_eq!(leaser.request(&format!("fill {}", 100 * MIB / 4096)), 100 * MIB / 4096);
     daemon.set_limit(uid, 150 * MIB);
-    let more = leaser.ask(ALL) * 4096;
+    let more = leaser.request(ALL) * 4096;
     assert!(more < 50 * MIB && more > 40 * MIB, "{more}");
     assert!(leaser.is_alive());
     let limit = daemon.limit(uid).unwrap();
@@ -214,7 +214,7 @@ fn preloaded(daemon: &Daemon, uid: Uid, program: &str, arguments: &[&str]) -> Op
 }
 
 #[test]
-fn an_unmodified_program_is_told_in_time_that_there_is_no_more_memory() {
+fn an_unmodified_program_gets_enomem_before_the_limit() {
     if !privileged() {
         return;
     }
@@ -225,13 +225,13 @@ fn an_unmodified_program_is_told_in_time_that_there_is_no_more_memory() {
     let Some(mib) = preloaded(&daemon, uid, "/usr/bin/python3.11", &["-c", script]) else { return };
     let mib: u64 = mib.parse().unwrap();
     assert!((LIMIT_MIB / 2..LIMIT_MIB).contains(&mib), "{mib} MiB");
-    nobody_died_and_the_limit_held(&daemon, uid);
+    assert_limit_held_without_kills(&daemon, uid);
     let script = "import mmap\ntry:\n    \
                   mmap.mmap(-1, 100 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\n\
                   except OSError as e: print(e.errno)";
     let errno = preloaded(&daemon, uid, "/usr/bin/python3.11", &["-c", script]);
     assert_eq!(errno.as_deref(), Some("12"), "ENOMEM");
-    nobody_died_and_the_limit_held(&daemon, uid);
+    assert_limit_held_without_kills(&daemon, uid);
 }
 
 #[test]
@@ -255,6 +255,6 @@ fn one_user_cannot_open_so_many_connections_that_others_get_none() {
     let held = test_support::spawn_as(uid, connect_all).join().unwrap();
     assert!(held.len() > 500);
     let mut leaser = Leaser::start(other, &daemon.lease_socket());
-    assert_eq!(leaser.ask(&format!("allocate {}", 10 * MIB)), 1);
+    assert_eq!(leaser.request(&format!("allocate {}", 10 * MIB)), 1);
     assert_eq!(daemon.limit(other).unwrap().leaseholders, 1);
 }

@@ -28,10 +28,13 @@ fn the_notifier_is_attached_with_the_first_limit_and_detached_with_the_last() {
     daemon.set_limit(UID, 64 * MIB);
     daemon.set_limit(Uid(62202), 64 * MIB);
     assert_eq!(attached(), (true, 1));
-    assert_eq!(daemon.ask(&Request::ClearLimit { account: AccountRef::user(UID) }), Reply::Done);
+    assert_eq!(
+        daemon.request(&Request::ClearLimit { account: AccountRef::user(UID) }),
+        Reply::Done
+    );
     assert_eq!(attached(), (true, 1));
     assert_eq!(
-        daemon.ask(&Request::ClearLimit { account: AccountRef::user(Uid(62202)) }),
+        daemon.request(&Request::ClearLimit { account: AccountRef::user(Uid(62202)) }),
         Reply::Done
     );
     assert_eq!(attached(), (false, 0));
@@ -54,7 +57,7 @@ fn sigterm_and_sigint_end_it_and_nothing_is_left_behind() {
 }
 
 #[test]
-fn what_is_missing_is_said_once_and_in_the_status() {
+fn missing_features_are_logged_once_and_in_the_status() {
     if !privileged() {
         return;
     }
@@ -112,7 +115,7 @@ fn a_bad_configuration_ends_it_with_the_file_the_line_and_the_reason() {
 }
 
 #[test]
-fn a_configuration_that_is_asked_for_must_exist() {
+fn a_configuration_given_by_an_option_must_exist() {
     let dir = tempfile::tempdir().unwrap();
     let mut command = daemon::command(dir.path(), "");
     std::fs::remove_file(dir.path().join("oomd.toml")).unwrap();
@@ -151,7 +154,7 @@ fn a_second_daemon_on_the_same_socket_is_refused_and_the_first_goes_on() {
 }
 
 #[test]
-fn a_service_manager_hears_of_readiness_life_and_end() {
+fn a_service_manager_is_notified_of_readiness_life_and_end() {
     if !privileged() {
         return;
     }

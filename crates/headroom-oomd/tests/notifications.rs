@@ -39,7 +39,7 @@ impl Hook {
     }
 
     /// The output of the script, if its last line is complete.
-    fn said(&self) -> Option<String> {
+    fn output(&self) -> Option<String> {
         std::fs::read_to_string(self.out()).ok().filter(|text| text.ends_with('\n'))
     }
 }
@@ -54,7 +54,7 @@ fn break_a_limit(daemon: &Daemon, uid: Uid) -> Hog {
 }
 
 #[test]
-fn a_program_is_told_after_a_kill_what_died_and_why() {
+fn the_after_hook_gets_the_victim_and_the_reason() {
     if !privileged() {
         return;
     }
@@ -64,12 +64,12 @@ fn a_program_is_told_after_a_kill_what_died_and_why() {
     );
     let daemon = Daemon::start(&format!("[hooks]\nafter = {}\n", hook.value()), &[]);
     let hog = break_a_limit(&daemon, UID);
-    let said = eventually("the program is run", || hook.said());
-    assert_eq!(said, format!("after {} {UID} {} reclaimed\n", hog.pid(), 64 * MIB));
+    let output = eventually("the program is run", || hook.output());
+    assert_eq!(output, format!("after {} {UID} {} reclaimed\n", hog.pid(), 64 * MIB));
 }
 
 #[test]
-fn a_program_before_a_kill_sees_the_victim_alive_and_one_that_hangs_holds_nobody_up() {
+fn the_before_hook_runs_before_the_kill_and_cannot_delay_it() {
     if !privileged() {
         return;
     }
@@ -78,8 +78,8 @@ fn a_program_before_a_kill_sees_the_victim_alive_and_one_that_hangs_holds_nobody
         |hook: &Hook, ms| format!("[hooks]\nbefore = {}\nbudget-ms = {ms}\n", hook.value());
     let mut daemon = Daemon::start(&config(&quick, 1000), &["--notifier=proc"]);
     drop(break_a_limit(&daemon, Uid(62951)));
-    let said = eventually("the program is run", || quick.said());
-    assert!(said.starts_with("Name:"), "{said}");
+    let output = eventually("the program is run", || quick.output());
+    assert!(output.starts_with("Name:"), "{output}");
     daemon.stop();
 
     // The script continues only when the test creates a file, which is after the kill.
@@ -87,9 +87,9 @@ fn a_program_before_a_kill_sees_the_victim_alive_and_one_that_hangs_holds_nobody
     let daemon = Daemon::start(&config(&slow, 5), &["--notifier=proc"]);
     drop(break_a_limit(&daemon, Uid(62952)));
     assert!(matches!(daemon.ended(Uid(62952)).outcome, Outcome::Reclaimed { .. }));
-    assert_eq!(slow.said(), None);
+    assert_eq!(slow.output(), None);
     std::fs::write(slow.dir.path().join("out.go"), "").unwrap();
-    eventually("it ends by itself", || slow.said());
+    eventually("it ends by itself", || slow.output());
 }
 
 #[test]
@@ -105,13 +105,13 @@ fn a_user_near_its_limit_is_warned_once_by_a_program() {
     let mut hog = Hog::start(uid);
     hog.grow(60 * 1024);
     assert!(hog.survived());
-    let said = eventually("the program is run", || hook.said());
-    assert_eq!(said, format!("{uid} {}\n", 64 * MIB));
+    let output = eventually("the program is run", || hook.output());
+    assert_eq!(output, format!("{uid} {}\n", 64 * MIB));
     // The usage falls below the limit and crosses it again: the warning is not repeated.
     hog.grow(1024);
     assert!(hog.survived());
-    daemon.ask(&Request::Status);
-    assert_eq!(hook.said().unwrap().lines().count(), 1);
+    daemon.request(&Request::Status);
+    assert_eq!(hook.output().unwrap().lines().count(), 1);
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn elsewhere_a_kill_is_logged_on_standard_error_alone() {
 }
 
 #[test]
-fn metrics_are_in_the_file_until_the_configuration_says_otherwise() {
+fn metrics_are_in_the_file_until_the_configuration_changes() {
     if !privileged() {
         return;
     }
@@ -196,7 +196,7 @@ fn metrics_are_in_the_file_until_the_configuration_says_otherwise() {
     );
 
     daemon.write_config("oomd.toml", "[machine]\nenabled = false\n");
-    let Reply::Reloaded { changes, problems } = daemon.ask(&Request::Reload) else { panic!() };
+    let Reply::Reloaded { changes, problems } = daemon.request(&Request::Reload) else { panic!() };
     assert_eq!((changes, problems), (vec!["notifications".to_owned()], vec![]));
 }
 
@@ -224,20 +224,23 @@ fn a_program_that_others_could_exchange_keeps_the_daemon_from_starting() {
     let dir = tempfile::tempdir().unwrap();
     let config = format!("[hooks]\nafter = {}\n", hook.value());
     let done = command(dir.path(), &config).arg("--check-config").output().unwrap();
-    let said = String::from_utf8_lossy(&done.stderr);
+    let stderr = String::from_utf8_lossy(&done.stderr);
     assert!(!done.status.success());
-    assert!(said.contains("oomd.toml:2: ") && said.contains("is writable by every user"), "{said}");
+    assert!(
+        stderr.contains("oomd.toml:2: ") && stderr.contains("is writable by every user"),
+        "{stderr}"
+    );
 }
 
 #[test]
-fn programs_of_hooks_are_no_children_that_stay() {
+fn hook_processes_are_reaped() {
     if !privileged() {
         return;
     }
     let hook = Hook::new("echo $$ >> \"$1\"");
     let daemon = Daemon::start(&format!("[hooks]\nafter = {}\n", hook.value()), &[]);
     drop(break_a_limit(&daemon, Uid(62956)));
-    let pid = eventually("the program is run", || hook.said());
+    let pid = eventually("the program is run", || hook.output());
     let stat = PathBuf::from(format!("/proc/{}/stat", pid.trim()));
     eventually("it is waited for", || (!stat.exists()).then_some(()));
 }

@@ -31,7 +31,7 @@ fn write(daemon: &Daemon, text: &str) {
 }
 
 fn reload(daemon: &Daemon) -> Vec<String> {
-    match daemon.ask(&Request::Reload) {
+    match daemon.request(&Request::Reload) {
         Reply::Reloaded { changes, problems } if problems.is_empty() => changes,
         other => panic!("{other:?}"),
     }
@@ -53,8 +53,8 @@ fn limits_of_the_files_come_change_and_go_and_those_set_meanwhile_stay() {
         hard_bytes: mib * MIB,
         soft_bytes: None,
     };
-    assert_eq!(daemon.ask_as(BOB, &set(BOB, 50)), Reply::Done);
-    assert_eq!(daemon.ask(&set(CAROL, 70)), Reply::Done);
+    assert_eq!(daemon.request_as(BOB, &set(BOB, 50)), Reply::Done);
+    assert_eq!(daemon.request(&set(CAROL, 70)), Reply::Done);
     write(&daemon, &limit(BOB, 80));
     daemon.write_config("oomd.d/carol.toml", &limit(CAROL, 90));
     let changes = reload(&daemon);
@@ -63,11 +63,11 @@ fn limits_of_the_files_come_change_and_go_and_those_set_meanwhile_stay() {
     assert_eq!(in_force(&daemon, BOB), Some((50, "runtime".into())), "its own layer");
     assert_eq!(in_force(&daemon, CAROL), Some((70, "runtime".into())));
     assert_eq!(
-        daemon.ask_as(BOB, &Request::ClearLimit { account: AccountRef::user(BOB) }),
+        daemon.request_as(BOB, &Request::ClearLimit { account: AccountRef::user(BOB) }),
         Reply::Done
     );
     assert_eq!(in_force(&daemon, BOB), Some((80, "config".into())));
-    assert_eq!(daemon.ask_as(BOB, &set(BOB, 60)), Reply::Done);
+    assert_eq!(daemon.request_as(BOB, &set(BOB, 60)), Reply::Done);
     write(&daemon, &(limit(BOB, 40) + &limit(ALICE, 30)));
     assert_eq!(reload(&daemon).len(), 2);
     assert_eq!(in_force(&daemon, BOB), Some((40, "config".into())), "not above the files'");
@@ -76,13 +76,13 @@ fn limits_of_the_files_come_change_and_go_and_those_set_meanwhile_stay() {
 }
 
 #[test]
-fn a_file_that_makes_no_sense_changes_nothing_and_the_daemon_says_so() {
+fn an_invalid_file_changes_nothing_and_is_reported() {
     if !privileged() {
         return;
     }
     let daemon = Daemon::start(&limit(DORA, 100), &[]);
     write(&daemon, "[[limit]]\nuser = 62133\nhrad = \"50M\"\n");
-    let refused = daemon.ask(&Request::Reload);
+    let refused = daemon.request(&Request::Reload);
     let Reply::Error { message } = refused else { panic!("{refused:?}") };
     assert!(
         message.contains("oomd.toml:3") && message.contains("did you mean \"hard\"?"),
@@ -94,12 +94,12 @@ fn a_file_that_makes_no_sense_changes_nothing_and_the_daemon_says_so() {
     write(&daemon, &limit(DORA, 50));
     assert_eq!(reload(&daemon).len(), 1);
     assert!(!daemon.status().degraded.contains(&message));
-    let refused = daemon.ask_as(DORA, &Request::Reload);
+    let refused = daemon.request_as(DORA, &Request::Reload);
     assert!(matches!(refused, Reply::Error { message } if message.contains("only root")));
 }
 
 #[test]
-fn a_hangup_reads_the_configuration_anew_and_a_limit_that_is_broken_by_it_strikes() {
+fn sighup_reloads_the_configuration_and_enforces_a_lowered_limit() {
     if !privileged() {
         return;
     }
@@ -114,7 +114,7 @@ fn a_hangup_reads_the_configuration_anew_and_a_limit_that_is_broken_by_it_strike
 }
 
 #[test]
-fn a_rule_that_comes_with_a_reload_protects_who_was_armed_before() {
+fn a_rule_added_by_a_reload_protects_the_armed_victim() {
     if !privileged() {
         return;
     }
@@ -143,12 +143,12 @@ fn with_ordinary_users(uids: [u32; 2], config: &str) -> (Daemon, tempfile::TempD
     (Daemon::start(config, &["--login-defs", path.to_str().unwrap()]), dir)
 }
 
-fn everyone(mib: u64) -> String {
+fn default_limit(mib: u64) -> String {
     format!("[[limit]]\nuser = \"*\"\nhard = \"{mib}M\"\n")
 }
 
 #[test]
-fn every_ordinary_user_is_limited_also_one_that_comes_later_and_nobody_else_is() {
+fn the_default_limit_applies_to_present_and_later_ordinary_users_only() {
     if !privileged() {
         return;
     }
@@ -158,7 +158,7 @@ fn every_ordinary_user_is_limited_also_one_that_comes_later_and_nobody_else_is()
     let mut first = Hog::start(DAVE);
     let mut stranger = Hog::start(STRANGER);
     let (daemon, _dir) =
-        with_ordinary_users([62140, 62142], &(everyone(64) + &limit(Uid(62138), 100)));
+        with_ordinary_users([62140, 62142], &(default_limit(64) + &limit(Uid(62138), 100)));
     assert_eq!(in_force(&daemon, DAVE), Some((64, "default".into())), "it was there before");
     let mut later = Hog::start(ERIN);
     eventually("the newcomer is limited", || in_force(&daemon, ERIN));
@@ -173,12 +173,13 @@ fn every_ordinary_user_is_limited_also_one_that_comes_later_and_nobody_else_is()
 }
 
 #[test]
-fn what_is_said_of_one_user_counts_before_what_is_said_of_everyone() {
+fn a_users_limit_has_precedence_over_the_default_limit() {
     if !privileged() {
         return;
     }
     const DAVE: Uid = Uid(62151);
-    let (daemon, _dir) = with_ordinary_users([62150, 62152], &(everyone(64) + &limit(DAVE, 200)));
+    let (daemon, _dir) =
+        with_ordinary_users([62150, 62152], &(default_limit(64) + &limit(DAVE, 200)));
     let _hog = Hog::start(DAVE);
     let set = |uid: Uid, mib: u64| Request::SetLimit {
         account: AccountRef::user(uid),
@@ -187,22 +188,22 @@ fn what_is_said_of_one_user_counts_before_what_is_said_of_everyone() {
     };
     let clear = Request::ClearLimit { account: AccountRef::user(DAVE) };
     assert_eq!(in_force(&daemon, DAVE), Some((200, "config".into())));
-    write(&daemon, &everyone(64));
-    eventually("everyone's counts", || {
+    write(&daemon, &default_limit(64));
+    eventually("the default limit applies", || {
         reload(&daemon);
         in_force(&daemon, DAVE).filter(|it| *it == (64, "default".into()))
     });
-    assert_eq!(daemon.ask_as(DAVE, &set(DAVE, 32)), Reply::Done);
-    let Reply::Error { message } = daemon.ask_as(DAVE, &set(DAVE, 65)) else { panic!() };
+    assert_eq!(daemon.request_as(DAVE, &set(DAVE, 32)), Reply::Done);
+    let Reply::Error { message } = daemon.request_as(DAVE, &set(DAVE, 65)) else { panic!() };
     assert!(message.contains("can only lower it"), "{message}");
-    assert_eq!(daemon.ask_as(DAVE, &clear), Reply::Done);
-    let Reply::Error { message } = daemon.ask(&clear) else { panic!() };
+    assert_eq!(daemon.request_as(DAVE, &clear), Reply::Done);
+    let Reply::Error { message } = daemon.request(&clear) else { panic!() };
     assert!(message.contains("that of every ordinary user"), "{message}");
-    assert_eq!(daemon.ask(&set(DAVE, 500)), Reply::Done);
-    write(&daemon, &everyone(48));
+    assert_eq!(daemon.request(&set(DAVE, 500)), Reply::Done);
+    write(&daemon, &default_limit(48));
     reload(&daemon);
     assert_eq!(in_force(&daemon, DAVE), Some((500, "runtime".into())));
-    assert_eq!(daemon.ask(&clear), Reply::Done);
+    assert_eq!(daemon.request(&clear), Reply::Done);
     assert_eq!(in_force(&daemon, DAVE), Some((48, "default".into())));
     write(&daemon, "");
     reload(&daemon);
@@ -210,7 +211,7 @@ fn what_is_said_of_one_user_counts_before_what_is_said_of_everyone() {
 }
 
 #[test]
-fn a_login_defs_that_makes_no_sense_is_said_and_done_without() {
+fn an_invalid_login_defs_is_reported_and_ignored() {
     if !privileged() {
         return;
     }
@@ -218,12 +219,12 @@ fn a_login_defs_that_makes_no_sense_is_said_and_done_without() {
     let path = dir.path().join("login.defs");
     std::fs::write(&path, "UID_MIN soon\n").unwrap();
     let daemon = Daemon::start("", &["--login-defs", path.to_str().unwrap()]);
-    let told = |line: &String| line.contains("UID_MIN soon") && line.contains("1000 to 60000");
-    assert!(daemon.status().degraded.iter().any(told), "{:?}", daemon.status().degraded);
+    let reported = |line: &String| line.contains("UID_MIN soon") && line.contains("1000 to 60000");
+    assert!(daemon.status().degraded.iter().any(reported), "{:?}", daemon.status().degraded);
 }
 
 #[test]
-fn a_check_says_what_would_be_in_force_or_what_is_wrong() {
+fn a_check_reports_the_resulting_limits_or_the_errors() {
     let dir = tempfile::tempdir().unwrap();
     let check = |text: &str| {
         std::fs::write(dir.path().join("oomd.toml"), text).unwrap();
@@ -234,9 +235,10 @@ fn a_check_says_what_would_be_in_force_or_what_is_wrong() {
     let good =
         check("[[limit]]\nuser = 62130\nhard = \"50M\"\n[[limit]]\nuser = \"*\"\nhard = \"10%\"\n");
     assert!(good.status.success(), "{good:?}");
-    let said: control::configuration::Configuration = serde_json::from_slice(&good.stdout).unwrap();
+    let checked: control::configuration::Configuration =
+        serde_json::from_slice(&good.stdout).unwrap();
     let limits: Vec<(&str, bool)> =
-        said.limits.iter().map(|it| (it.user.as_str(), it.hard_bytes == 50 * MIB)).collect();
+        checked.limits.iter().map(|it| (it.user.as_str(), it.hard_bytes == 50 * MIB)).collect();
     assert_eq!(limits, [("62130", true), ("*", false)]);
     let bad = check("[[limit]]\nuser = 62130\n");
     assert_eq!(bad.status.code(), Some(1));

@@ -71,7 +71,7 @@ fn dies(hog: &mut Hog) {
 }
 
 #[test]
-fn limits_hold_while_the_daemon_is_dead_and_the_next_one_knows_who_died() {
+fn limits_hold_without_the_daemon_and_its_successor_records_the_kills() {
     let Some(place) = Place::new() else { return };
     let mut daemon = place.daemon("", &[]);
     daemon.set_limit(UID, 64 * MIB);
@@ -109,8 +109,8 @@ fn accounts_and_limits_are_the_same_after_a_restart() {
         hard_bytes: mib * MIB,
         soft_bytes: Some(soft * MIB),
     };
-    assert_eq!(daemon.ask(&set(by_root, 128, 99)), Reply::Done);
-    assert_eq!(daemon.ask_as(own, &set(own, 100, 77)), Reply::Done);
+    assert_eq!(daemon.request(&set(by_root, 128, 99)), Reply::Done);
+    assert_eq!(daemon.request_as(own, &set(own, 100, 77)), Reply::Done);
     let mut hogs: Vec<Hog> = [by_config, by_root, own].map(Hog::start).into();
     for hog in &mut hogs {
         hog.grow(24 * 1024);
@@ -123,18 +123,18 @@ fn accounts_and_limits_are_the_same_after_a_restart() {
     daemon.die();
     daemon.start_again(&config);
     for (before, after) in before.iter().zip(limits(&daemon)) {
-        let told = |limit: &UserLimit| {
+        let properties = |limit: &UserLimit| {
             (limit.account.uid, limit.hard_bytes, limit.soft_bytes, limit.source.clone())
         };
-        assert_eq!(told(before), told(&after));
+        assert_eq!(properties(before), properties(&after));
         assert!(after.used_bytes >= 24 * MIB, "{after:?}");
         assert!(after.used_bytes.abs_diff(before.used_bytes) <= MIB, "{before:?} {after:?}");
         assert!(after.peak_bytes >= before.peak_bytes, "{before:?} {after:?}");
     }
     // The precedence of limits is the same as before the restart.
-    assert!(matches!(daemon.ask_as(own, &set(own, 300, 100)), Reply::Error { .. }));
+    assert!(matches!(daemon.request_as(own, &set(own, 300, 100)), Reply::Error { .. }));
     assert_eq!(
-        daemon.ask_as(own, &Request::ClearLimit { account: AccountRef::user(own) }),
+        daemon.request_as(own, &Request::ClearLimit { account: AccountRef::user(own) }),
         Reply::Done
     );
     let freed = daemon.limit(own).unwrap();
@@ -180,7 +180,7 @@ fn decisions_are_remembered_after_a_restart_and_count_on() {
 }
 
 #[test]
-fn an_orderly_end_leaves_nothing_in_force_unless_asked() {
+fn an_orderly_exit_ends_all_limits_unless_requested() {
     let Some(place) = Place::new() else { return };
     let uid = Uid(62850);
     let mut daemon = place.daemon("", &[]);
@@ -225,15 +225,15 @@ fn a_second_daemon_leaves_the_pins_of_the_first_alone() {
 }
 
 #[test]
-fn without_a_bpf_filesystem_the_daemon_works_and_says_what_is_lost() {
+fn without_a_bpf_filesystem_the_daemon_works_and_reports_the_loss() {
     let Some(place) = Place::new() else { return };
     let elsewhere = option("--bpf-pin-dir", &place.dir.path().join("pins"));
     let daemon = Daemon::start("", &["--notifier=bpf", &elsewhere]);
     let degraded = daemon.status().degraded;
-    let said: Vec<_> =
+    let notices: Vec<_> =
         degraded.iter().filter(|what| what.contains("is not on a BPF file system")).collect();
-    assert_eq!(said.len(), 1, "{degraded:?}");
-    assert!(said[0].contains("limits end with a daemon that is killed"), "{said:?}");
+    assert_eq!(notices.len(), 1, "{degraded:?}");
+    assert!(notices[0].contains("limits end with a daemon that is killed"), "{notices:?}");
     daemon.set_limit(Uid(62870), 64 * MIB);
     let mut hog = Hog::start(Uid(62870));
     hog.grow(96 * 1024);

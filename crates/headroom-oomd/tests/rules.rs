@@ -61,7 +61,7 @@ fn a_program_that_is_never_killed_breaks_its_limit_and_another_rule_comes_too_la
     let mut hog = Hog::start(UID);
     hog.grow(80 << 10);
     assert!(hog.survived());
-    support::eventually("the daemon says that nobody can be killed", || {
+    support::eventually("the daemon reports that there is no victim", || {
         daemon.log().into_iter().find(|line| line.contains("1 protected"))
     });
     assert_eq!(daemon.status().kills, 0);

@@ -40,7 +40,7 @@ fn break_a_limit(daemon: &Daemon, uid: Uid) -> Option<KilledBy> {
 }
 
 #[test]
-fn as_the_service_has_it_the_notifier_kills_and_a_successor_takes_over() {
+fn with_the_service_settings_the_notifier_kills_and_a_successor_takes_over() {
     if !privileged() {
         return;
     }
@@ -57,7 +57,7 @@ fn as_the_service_has_it_the_notifier_kills_and_a_successor_takes_over() {
     let unexpected = |what: &&String| !without.iter().any(|known| what.contains(known));
     assert_eq!(degraded.iter().filter(unexpected).count(), 0, "{degraded:?}");
     assert_eq!(break_a_limit(&daemon, UID), Some(KilledBy::Kernel));
-    assert!(matches!(daemon.ask(&Request::Explain { account: None }), Reply::Explained(_)));
+    assert!(matches!(daemon.request(&Request::Explain { account: None }), Reply::Explained(_)));
     daemon.die();
     daemon.start_again("");
     assert_eq!(daemon.why(UID).len(), 1);
@@ -76,20 +76,21 @@ impl Drop for Unmount {
 }
 
 #[test]
-fn as_the_service_has_it_the_daemon_kills_without_the_notifier() {
+fn with_the_service_settings_the_daemon_kills_without_the_notifier() {
     if !privileged() {
         return;
     }
     let daemon = Daemon::start_prepared("", &["--notifier=proc"], confine);
     assert_eq!(break_a_limit(&daemon, Uid(62911)), Some(KilledBy::Daemon));
-    let reply = daemon.ask(&Request::RunOomKiller { account: Some(AccountRef::user(Uid(62911))) });
+    let reply =
+        daemon.request(&Request::RunOomKiller { account: Some(AccountRef::user(Uid(62911))) });
     assert!(matches!(reply, Reply::OomKillerRan { .. }), "{reply:?}");
     let (status, _, log) = daemon.end(rustix::process::Signal::TERM);
     assert!(status.success(), "{log:?}");
 }
 
 #[test]
-fn as_the_service_has_it_everybody_is_told() {
+fn with_the_service_settings_all_notifications_are_sent() {
     if !privileged() {
         return;
     }
@@ -155,22 +156,22 @@ fn the_manual_of_the_configuration_has_every_section_and_every_key_in_it() {
             .flat_map(|line| line.split([' ', '"', ',']))
             .collect();
         for key in keys {
-            assert!(words.contains(key), "[{section}] says nothing about {key}");
+            assert!(words.contains(key), "[{section}] does not describe {key}");
         }
     }
 }
 
 #[test]
-fn systemd_understands_the_unit_and_finds_little_to_wish_for() {
+fn systemd_accepts_the_unit_and_rates_it_as_confined() {
     let program = "/usr/local/bin/headroom-oomd";
     match opinion_of_systemd("headroom-oomd.service", UNIT, program, 30) {
-        Ok(said) => assert_eq!(said, None),
+        Ok(finding) => assert_eq!(finding, None),
         Err(error) => test_support::skip(format_args!("systemd-analyze: {error}")),
     }
 }
 
 #[test]
-fn as_the_service_has_it_a_cgroups_limit_is_enforced() {
+fn with_the_service_settings_a_cgroups_limit_is_enforced() {
     if !privileged() {
         return;
     }

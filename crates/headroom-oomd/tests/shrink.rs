@@ -9,7 +9,7 @@ use support::reclaimer::Reclaimer;
 use support::{MIB, eventually, privileged};
 
 #[test]
-fn a_user_that_nears_its_limit_has_idle_memory_given_back_and_nobody_dies() {
+fn idle_memory_of_a_user_near_its_limit_is_reclaimed_without_kills() {
     if !privileged() {
         return;
     }
@@ -20,7 +20,7 @@ fn a_user_that_nears_its_limit_has_idle_memory_given_back_and_nobody_dies() {
     let mut hog = Hog::start(UID);
     hog.grow(64 << 10);
     assert!(hog.survived());
-    assert_eq!(reclaimer.idle_pages(), 1000, "half of the limit is no reason to ask");
+    assert_eq!(reclaimer.idle_pages(), 1000, "half of the limit is no reason to request");
     hog.grow(54 << 10);
     assert!(hog.survived());
     eventually("all idle memory is back", || (reclaimer.idle_pages() == 0).then_some(()));

@@ -16,18 +16,18 @@ const BOB: Uid = Uid(62971);
 
 /// The events that a user receives until one of its decisions has ended.
 fn until_the_end(subscription: Subscription) -> Vec<Event> {
-    let mut heard = Vec::new();
+    let mut events = Vec::new();
     for event in subscription {
-        heard.push(event.unwrap());
-        if let Some(Event::Ended { .. }) = heard.last() {
+        events.push(event.unwrap());
+        if let Some(Event::Ended { .. }) = events.last() {
             break;
         }
     }
-    heard
+    events
 }
 
 #[test]
-fn a_user_hears_of_its_own_kills_and_root_of_all() {
+fn users_receive_events_of_their_own_kills_and_root_of_all() {
     if !privileged() {
         return;
     }
@@ -50,13 +50,13 @@ fn a_user_hears_of_its_own_kills_and_root_of_all() {
         pids.push(hog.pid());
         daemon.ended(uid);
     }
-    let heard = bob.join().unwrap();
-    assert!(heard.iter().all(|event| event.account() == AccountRef::user(BOB)), "{heard:?}");
-    let Some(Event::Ended { why }) = heard.last() else { panic!("{heard:?}") };
+    let events = bob.join().unwrap();
+    assert!(events.iter().all(|event| event.account() == AccountRef::user(BOB)), "{events:?}");
+    let Some(Event::Ended { why }) = events.last() else { panic!("{events:?}") };
     assert_eq!(why.victim.as_ref().map(|victim| victim.pid), Some(pids[1]));
     assert!(matches!(why.outcome, Outcome::Reclaimed { .. }));
-    let decided = heard.iter().filter(|event| matches!(event, Event::Decided { .. }));
-    assert_eq!(decided.count(), 1, "{heard:?}");
+    let decided = events.iter().filter(|event| matches!(event, Event::Decided { .. }));
+    assert_eq!(decided.count(), 1, "{events:?}");
     let of_alice = until_the_end(root);
     assert!(
         of_alice.iter().all(|event| event.account() == AccountRef::user(ALICE)),
@@ -65,7 +65,7 @@ fn a_user_hears_of_its_own_kills_and_root_of_all() {
 }
 
 #[test]
-fn what_a_user_says_of_its_own_processes_counts_among_them() {
+fn preferences_of_a_user_apply_among_its_own_processes() {
     if !privileged() {
         return;
     }
@@ -77,27 +77,27 @@ fn what_a_user_says_of_its_own_processes_counts_among_them() {
     assert!(large.survived());
     small.grow(16 * 1024);
     assert!(small.survived());
-    let would_die = || match daemon.ask(&Request::Explain { account: Some(AccountRef::user(uid)) })
-    {
-        Reply::Explained(found) => found.victim.map(|victim| victim.pid),
-        other => panic!("{other:?}"),
-    };
+    let would_die =
+        || match daemon.request(&Request::Explain { account: Some(AccountRef::user(uid)) }) {
+            Reply::Explained(found) => found.victim.map(|victim| victim.pid),
+            other => panic!("{other:?}"),
+        };
     assert_eq!(would_die(), Some(large.pid()));
-    let say = |uid: Uid, pid: u32, importance| {
+    let set_importance = |uid: Uid, pid: u32, importance| {
         let socket = daemon.socket();
-        let said = spawn_as(uid, move || {
+        let done = spawn_as(uid, move || {
             set_importance(&socket, Some(pid), importance).map_err(|error| error.to_string())
         });
-        said.join().unwrap()
+        done.join().unwrap()
     };
     // Another user may not set it.
-    let refused = say(BOB, large.pid(), Importance::Avoid).unwrap_err();
+    let refused = set_importance(BOB, large.pid(), Importance::Avoid).unwrap_err();
     assert!(refused.contains("you have no process"), "{refused}");
     assert_eq!(would_die(), Some(large.pid()));
-    say(uid, large.pid(), Importance::Avoid).unwrap();
+    set_importance(uid, large.pid(), Importance::Avoid).unwrap();
     assert_eq!(would_die(), Some(small.pid()));
-    say(uid, large.pid(), Importance::Ordinary).unwrap();
-    say(uid, small.pid(), Importance::Prefer).unwrap();
+    set_importance(uid, large.pid(), Importance::Ordinary).unwrap();
+    set_importance(uid, small.pid(), Importance::Prefer).unwrap();
     assert_eq!(would_die(), Some(small.pid()));
     // The preferred process is killed, although the other one exceeds the limit.
     large.grow(56 * 1024);

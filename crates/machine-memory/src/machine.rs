@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn swap_on_zram_is_told_from_swap_on_a_disk() {
+    fn swap_on_zram_is_distinguished_from_swap_on_a_disk() {
         let dir = tempfile::tempdir().unwrap();
         let device = dir.path().join("block/zram0");
         std::fs::create_dir_all(&device).unwrap();

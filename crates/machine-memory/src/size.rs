@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn people_write_sizes_in_many_ways() {
+    fn sizes_are_accepted_in_many_notations() {
         let cases: &[(&str, u64)] = &[
             ("0", 0),
             ("1000", 1000),

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kind_tells_accounts_of_the_same_number_apart() {
+    fn accounts_of_one_number_differ_by_kind() {
         let number = 7;
         let group = AccountId::Group(GroupId::new(number).unwrap());
         let (user, cgroup) = (AccountId::User(Uid(7)), AccountId::Cgroup(CgroupId(number)));

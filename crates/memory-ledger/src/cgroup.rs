@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_path_of_a_cgroup_is_refused_by_name() {
+    fn invalid_cgroup_paths_are_refused_by_name() {
         let refused = |text: &str| CgroupPattern::new(text).unwrap_err();
         assert_eq!(refused("a/b"), PatternError::NotFromRoot);
         assert_eq!(refused(""), PatternError::NotFromRoot);
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_patterns_the_one_that_says_most_counts() {
+    fn the_most_specific_pattern_applies() {
         let limit = |pattern: Result<CgroupPattern, PatternError>, mib: u64| CgroupLimit {
             pattern: pattern.unwrap(),
             limit: Limit::new(mib << 20, None).unwrap(),

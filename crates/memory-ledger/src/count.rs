@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_say_what_counts() {
+    fn names_list_the_counted_kinds() {
         assert_eq!(Count::of(["swap", "anon", "shmem"]), Count::default());
         let all = Count::of(Count::NAMES);
         assert_eq!((all.to_string().as_str(), all.file), ("anon, shmem, swap, file", true));

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_in_two_is_in_the_first() {
+    fn a_user_in_two_groups_belongs_to_the_first() {
         let groups = groups(&[("a", &[1, 2]), ("b", &[2, 3])]);
         assert_eq!(groups.of(Uid(2)).unwrap().name, "a");
         assert_eq!(groups.iter().map(|group| group.uids.len()).sum::<usize>(), 3);

@@ -110,12 +110,12 @@ mod tests {
     }
 
     #[test]
-    fn at_the_first_look_nobody_has_grown() {
+    fn the_first_scan_finds_no_growth() {
         assert_eq!(look(&mut Growth::default(), 5, &[(1, 100)]), [(0, false)]);
     }
 
     #[test]
-    fn growth_counts_from_the_mark_and_who_was_not_there_has_grown_by_all_it_has() {
+    fn growth_counts_from_the_mark_and_includes_all_memory_of_new_processes() {
         let mut growth = Growth::default();
         look(&mut growth, 0, &[(1, 100), (2, 50)]);
         let now = look(&mut growth, 1, &[(3, 10), (2, 40), (1, 130)]);
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn who_stopped_growing_is_let_off_after_a_window() {
+    fn growth_expires_a_window_after_its_end() {
         let mut growth = Growth::default();
         look(&mut growth, 0, &[(1, 100)]);
         assert_eq!(look(&mut growth, 2, &[(1, 300)]), [(200, false)]);

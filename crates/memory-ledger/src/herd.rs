@@ -29,7 +29,7 @@ pub enum Bombs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Herd {
     /// Pid of the oldest member.
-    pub eldest_pid: u32,
+    pub oldest_pid: u32,
     /// Number of members that grow (of a fork bomb: of all members).
     pub members: u32,
     /// Memory of the members, bytes.
@@ -57,7 +57,7 @@ pub fn worst_herd(candidates: &[Process], bombs: Bombs) -> Option<(Herd, u64, Ve
         candidates.iter().enumerate().map(|(at, p)| (families.family(at), p)).collect();
     of_family.sort_unstable_by_key(|(family, process)| (*family, process.id.pid));
     let herds = of_family.chunk_by(|a, b| a.0 == b.0).filter_map(|family| herd(family, bombs));
-    herds.max_by_key(|(herd, blame, _)| (*blame, herd.eldest_pid))
+    herds.max_by_key(|(herd, herd_score, _)| (*herd_score, herd.oldest_pid))
 }
 
 /// The process is new or grows: it behaves as its family does.
@@ -95,10 +95,10 @@ fn herd(family: &[(usize, &Process)], bombs: Bombs) -> Option<(Herd, u64, Vec<Pr
     }
     members.sort_unstable_by_key(|process| std::cmp::Reverse(rank(process)));
     let sum = |of: fn(&Process) -> u64| members.iter().map(of).fold(0, u64::saturating_add);
-    let blame = sum(score);
-    let eldest = members.iter().min_by_key(|process| (process.id.start_time, process.id.pid))?;
+    let herd_score = sum(score);
+    let oldest = members.iter().min_by_key(|process| (process.id.start_time, process.id.pid))?;
     let herd = Herd {
-        eldest_pid: eldest.id.pid,
+        oldest_pid: oldest.id.pid,
         members: members.len() as u32,
         bytes: sum(Process::charged_bytes),
         grown_bytes: sum(|process| process.grown_bytes),
@@ -106,7 +106,7 @@ fn herd(family: &[(usize, &Process)], bombs: Bombs) -> Option<(Herd, u64, Vec<Pr
         killed_newborns: killed as u32,
         bomb,
     };
-    Some((herd, blame, members))
+    Some((herd, herd_score, members))
 }
 
 /// Growth was counted from half a window to one window ago. Within a whole window a herd takes up

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_long_ago_counts_no_more() {
+    fn old_decisions_do_not_count() {
         let mut rate = rate(2, 10_000);
         assert!(!rate.note(ALICE, 0) && !rate.note(ALICE, S));
         assert!(rate.is_spent(ALICE, 9 * S), "two within ten seconds");
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn everybody_is_counted_alone_and_so_is_the_machine() {
+    fn users_and_the_machine_are_counted_separately() {
         let mut rate = rate(1, 10_000);
         assert!(!rate.note(ALICE, S) && !rate.note(BOB, S));
         assert!(!rate.note(Sake::Machine, S));
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_window_any_number_may_die_and_with_none_allowed_none_waits_its_turn() {
+    fn without_a_window_or_a_maximum_the_rate_is_unlimited() {
         let mut any = rate(0, 0);
         assert!((0..100).all(|_| !any.note(ALICE, S)) && !any.is_spent(ALICE, S));
         let mut none = rate(0, 1_000);
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_does_not_grow() {
+    fn the_history_is_bounded() {
         let mut rate = rate(5, 1_000_000);
         for at in 0..10_000 {
             rate.note(ALICE, at);

@@ -270,7 +270,7 @@ impl InFlightKill {
     }
 
     /// SIGTERM was sent, and the victim may still exit by itself.
-    pub fn is_asked(&self) -> bool {
+    pub fn is_terminating(&self) -> bool {
         matches!(self.signal, Signal::Terminate { .. })
     }
 
@@ -325,11 +325,11 @@ impl InFlightKill {
 
     fn is_slow(&self, now_ns: u64) -> bool {
         let age_ns = now_ns.saturating_sub(self.signalled_ns);
-        !self.is_asked() && age_ns >= NO_FALL_MS * NS_PER_MS
+        !self.is_terminating() && age_ns >= NO_FALL_MS * NS_PER_MS
     }
 
     fn may_be_held(&self) -> bool {
-        self.gone_ns.is_none() && self.held == Held::No && !self.is_asked()
+        self.gone_ns.is_none() && self.held == Held::No && !self.is_terminating()
     }
 
     fn has_let_go(&self) -> bool {
@@ -338,7 +338,7 @@ impl InFlightKill {
 
     /// The grace period is over and the victim has not exited.
     fn is_overdue(&self, now_ns: u64) -> bool {
-        self.gone_ns.is_none() && !self.is_asked() && now_ns >= self.deadline_ns()
+        self.gone_ns.is_none() && !self.is_terminating() && now_ns >= self.deadline_ns()
     }
 
     fn settle(&mut self, now_ns: u64) -> Option<Settled> {
@@ -728,7 +728,7 @@ impl KillsInFlight {
             };
             return Some(Action::AccountFree { account, latch, record });
         }
-        let now = self.poll_asked(now_ns).or_else(|| self.poll_held(now_ns));
+        let now = self.poll_terminating(now_ns).or_else(|| self.poll_held(now_ns));
         now.or_else(|| self.poll_settled(now_ns))
     }
 
@@ -741,7 +741,7 @@ impl KillsInFlight {
         Some(Action::TracerHolds { token: kill.token, account: kill.payer.account })
     }
 
-    fn poll_asked(&mut self, now_ns: u64) -> Option<Action> {
+    fn poll_terminating(&mut self, now_ns: u64) -> Option<Action> {
         let expired = |kill: &&mut InFlightKill| {
             let Signal::Terminate { until_ns } = kill.signal else { return false };
             now_ns >= until_ns && kill.gone_ns.is_none()

@@ -3,9 +3,9 @@
 //! A process may have its memory outside of its grants (its *base*: program, libraries, stacks),
 //! the memory that it was *granted*, and a small *reserve* for memory that it touches outside of
 //! its allocator. The sum is its *entitlement*. The part of it that is not resident yet is
-//! *promised*: no other process can have it. As the process touches its memory, the promise shrinks
-//! by exactly the growth of its account, so a page is never counted twice, and never given to
-//! another process between the grant and the first touch.
+//! *reserved*: no other process can have it. As the process touches its memory, the reservation
+//! shrinks by exactly the growth of its account, so a page is never counted twice, and never given
+//! to another process between the grant and the first touch.
 
 use std::collections::BTreeMap;
 
@@ -44,7 +44,7 @@ impl Lease {
     }
 
     /// Memory that the client may still touch, bytes.
-    pub fn promised(&self) -> u64 {
+    pub fn reserved(&self) -> u64 {
         self.entitlement().saturating_sub(self.resident)
     }
 
@@ -121,11 +121,11 @@ impl Book {
     }
 
     /// Memory that is reserved for the clients, bytes.
-    pub fn promised(&self) -> u64 {
-        self.leases.values().map(Lease::promised).fold(0, u64::saturating_add)
+    pub fn reserved(&self) -> u64 {
+        self.leases.values().map(Lease::reserved).fold(0, u64::saturating_add)
     }
 
-    /// Upper bound of the promised memory, bytes, whatever is resident: needs no reading of an
+    /// Upper bound of the reserved memory, bytes, whatever is resident: needs no reading of an
     /// account.
     pub fn entitled(&self) -> u64 {
         self.leases.values().map(Lease::entitlement).fold(0, u64::saturating_add)
@@ -133,7 +133,7 @@ impl Book {
 
     /// Memory that can still be granted, bytes.
     pub fn headroom(&self, standing: &Standing) -> u64 {
-        let taken = standing.used_bytes.saturating_add(self.promised());
+        let taken = standing.used_bytes.saturating_add(self.reserved());
         standing.hard_bytes.saturating_sub(taken)
     }
 

@@ -109,7 +109,7 @@ impl Ledger {
         accounts.dedup();
         let plan = |account: AccountId| {
             let before = self.layers(account);
-            let said = configured.get(&account).copied();
+            let own = configured.get(&account).copied();
             let had_default = before.layer(Source::Default).is_some();
             // A user that has joined a group loses all limits of its own, and a group that was
             // removed loses its limits as well.
@@ -121,7 +121,7 @@ impl Ledger {
             let layers = if ended {
                 LimitLayers::default()
             } else {
-                before.configured(said, default.filter(|_| had_default))
+                before.configured(own, default.filter(|_| had_default))
             };
             (layers != before).then_some(Change { account, layers })
         };

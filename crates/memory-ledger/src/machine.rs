@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn below_the_soft_level_somebody_is_asked_and_below_the_hard_one_killed() {
+    fn below_the_soft_level_sigterm_is_sent_and_below_the_hard_level_sigkill() {
         let mut machine = Machine::new(Thresholds::default());
         assert_eq!(pressure(&mut machine, reading(0, 500)), None);
         assert_eq!(pressure(&mut machine, reading(1000, 101)), None);
@@ -498,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn while_there_is_swap_nobody_has_to_die() {
+    fn no_process_is_killed_while_swap_is_free() {
         let mut machine = Machine::new(Thresholds::default());
         let swap = |at_ms, free_mib| MachineReading {
             swap_total: 1000 * MIB,
@@ -567,7 +567,7 @@ mod tests {
     }
 
     #[test]
-    fn if_everybody_waits_for_long_enough_somebody_dies_and_then_the_clock_starts_anew() {
+    fn a_long_full_stall_kills_one_process_and_restarts_the_timer() {
         let mut machine = Machine::new(Thresholds::default());
         let waits = |at_ms: u64, stalled_ms: u64| MachineReading {
             stalled_ns: Some(stalled_ms * MS),

@@ -50,13 +50,13 @@ mod tests {
     }
 
     #[test]
-    fn where_memory_comes_back_as_fast_as_it_is_taken_only_the_reaction_counts() {
+    fn if_reclaim_is_as_fast_as_growth_only_the_reaction_time_counts() {
         assert_eq!(margin(8 * GB, 8 * GB, 1_000_000).bytes(4 * GB), 8_000_000);
         assert_eq!(margin(8 * GB, 16 * GB, 1_000_000).bytes(4 * GB), 8_000_000);
     }
 
     #[test]
-    fn where_it_comes_back_slower_the_difference_counts_for_as_long_as_that_takes() {
+    fn if_reclaim_is_slower_than_growth_the_difference_counts() {
         // 2 GB at 4 GB/s: half a second, in which 12 - 4 GB/s are missing.
         assert_eq!(margin(12 * GB, 4 * GB, 0).bytes(2 * GB), 4 * GB);
     }

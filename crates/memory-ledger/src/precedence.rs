@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_may_tie_its_own_hands_and_untie_them() {
+    fn a_user_can_set_and_clear_its_own_limit() {
         let free = LimitLayers::default();
         let tied = set(free, 100, OWN).unwrap();
         assert_eq!(hard(tied), Some(100));
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_may_not_touch_anybody_elses_limit() {
+    fn a_user_cannot_change_the_limit_of_another() {
         let bob = Requester::User(Uid(1001));
         let refused = Err(Refusal::NotYours { requester: Uid(1001), account: ALICE });
         assert_eq!(set(root_set(100), 50, bob), refused);
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn what_counts_is_the_configurations_word_whoever_sets_the_number() {
+    fn the_counted_kinds_come_from_the_configuration() {
         let files = Count { file: true, ..Count::default() };
         let config = LimitLayers::default().configured(Some(mib(100).counting(files)), None);
         let counts = |layers: LimitLayers| layers.effective().unwrap().0.count();
@@ -321,27 +321,27 @@ mod tests {
     }
 
     #[test]
-    fn roots_word_replaces_everything() {
+    fn a_limit_set_by_root_replaces_all_layers() {
         let lowered = set(root_set(100), 50, OWN).unwrap();
         assert_eq!(hard(set(lowered, 80, Requester::Root).unwrap()), Some(80));
         assert_eq!(hard(lowered.without(ALICE, Requester::Root).unwrap()), None);
     }
 
     #[test]
-    fn what_is_said_of_everyone_counts_where_nothing_else_is_said() {
-        let everyone = LimitLayers::default().configured(None, Some(mib(100)));
-        assert_eq!(everyone.effective(), Some((mib(100), Source::Default)));
-        assert_eq!(everyone.without(ALICE, Requester::Root), Err(Refusal::DefaultLimit(ALICE)));
-        let refused = everyone.without(ALICE, OWN).unwrap_err();
+    fn the_default_limit_applies_to_users_without_their_own() {
+        let default_only = LimitLayers::default().configured(None, Some(mib(100)));
+        assert_eq!(default_only.effective(), Some((mib(100), Source::Default)));
+        assert_eq!(default_only.without(ALICE, Requester::Root), Err(Refusal::DefaultLimit(ALICE)));
+        let refused = default_only.without(ALICE, OWN).unwrap_err();
         assert_eq!(refused, Refusal::NotYoursToClear { account: ALICE, by: "the configuration" });
-        let own = set(everyone, 200, Requester::Root).unwrap();
+        let own = set(default_only, 200, Requester::Root).unwrap();
         assert_eq!(hard(own), Some(200));
-        assert_eq!(own.without(ALICE, Requester::Root).unwrap(), everyone);
-        assert_eq!(hard(everyone.configured(Some(mib(7)), Some(mib(9)))), Some(7));
+        assert_eq!(own.without(ALICE, Requester::Root).unwrap(), default_only);
+        assert_eq!(hard(default_only.configured(Some(mib(7)), Some(mib(9)))), Some(7));
     }
 
     #[test]
-    fn a_new_configuration_leaves_what_was_set_meanwhile_but_not_above_it() {
+    fn a_reload_keeps_run_time_limits_up_to_the_configured_one() {
         let lowered = set(LimitLayers::default().configured(Some(mib(100)), None), 50, OWN);
         let lowered = lowered.unwrap();
         assert_eq!(hard(lowered.configured(Some(mib(80)), None)), Some(50));
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_ordinary_user_cannot_be_limited_and_nothing_cannot_be_cleared() {
+    fn system_accounts_cannot_be_limited_and_a_missing_limit_cannot_be_cleared() {
         let free = LimitLayers::default();
         let set = |uid: Uid, requester| free.with(uid.into(), mib(9), Source::Runtime, requester);
         assert_eq!(set(Uid::ROOT, Requester::Root), Err(Refusal::Root));

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_there_before_does_not_count_nor_another_users_nor_jobs_of_a_shell() {
+    fn earlier_processes_other_users_and_shell_jobs_do_not_count() {
         let shell = Process { session_leader: true, ..process(10, 1, 10) };
         assert_eq!(counted(&[process(30, 10, 10)], &[process(10, 1, 10)]), [0]);
         assert_eq!(counted(&[newborn(30, 10, 30)], &[shell]), [0]);
@@ -123,12 +123,12 @@ mod tests {
     }
 
     #[test]
-    fn a_pid_that_came_back_is_nobodys_parent() {
+    fn a_reused_pid_is_no_parent() {
         assert_eq!(counted(&[newborn(30, 40, 30)], &[process(40, 1, 40)]), [0]);
     }
 
     #[test]
-    fn who_died_a_window_ago_is_forgotten_and_there_is_a_bound_to_all() {
+    fn kills_older_than_a_window_are_dropped_and_their_number_is_bounded() {
         let mut recent = RecentKills::with_room();
         let count = |recent: &mut RecentKills, now_ns| {
             let mut left = [process(10, 1, 10)];

@@ -148,15 +148,15 @@ impl fmt::Display for Rule {
             ("cgroup", cgroup),
             ("unit", unit),
         ];
-        let mut said = patterns
+        let mut conditions = patterns
             .into_iter()
             .filter_map(|(what, pattern)| Some(format!("{what} ~ {}", pattern.as_ref()?.as_str())))
             .collect::<Vec<String>>();
-        said.splice(0..0, uid.map(|uid| format!("uid {uid}")));
-        if said.is_empty() {
+        conditions.splice(0..0, uid.map(|uid| format!("uid {uid}")));
+        if conditions.is_empty() {
             write!(f, ": every process")
         } else {
-            write!(f, ": {}", said.join(", "))
+            write!(f, ": {}", conditions.join(", "))
         }
     }
 }
@@ -243,21 +243,21 @@ mod tests {
             unit: glob(unit),
             ..Rule::new(KillPreference::Never)
         };
-        let says = |rule: Rule| Rules(vec![rule]).preference(&mut sshd());
-        assert_eq!(says(rule("/usr/sbin/*", "ssh.service")), KillPreference::Never);
-        assert_eq!(says(rule("/usr/bin/*", "ssh.service")), KillPreference::Ordinary);
-        assert_eq!(says(rule("/usr/sbin/*", "cron.service")), KillPreference::Ordinary);
+        let preference = |rule: Rule| Rules(vec![rule]).preference(&mut sshd());
+        assert_eq!(preference(rule("/usr/sbin/*", "ssh.service")), KillPreference::Never);
+        assert_eq!(preference(rule("/usr/bin/*", "ssh.service")), KillPreference::Ordinary);
+        assert_eq!(preference(rule("/usr/sbin/*", "cron.service")), KillPreference::Ordinary);
         assert_eq!(
-            says(Rule { uid: Some(Uid(7)), ..Rule::new(KillPreference::Never) }),
+            preference(Rule { uid: Some(Uid(7)), ..Rule::new(KillPreference::Never) }),
             KillPreference::Ordinary
         );
         let cgroup = Rule { cgroup: glob("/system.slice/*"), ..Rule::new(KillPreference::Avoid) };
-        assert_eq!(says(cgroup), KillPreference::Avoid);
+        assert_eq!(preference(cgroup), KillPreference::Avoid);
         let cmdline = Rule {
             cmdline: Some(Pattern::regex("alice").unwrap()),
             ..Rule::new(KillPreference::Prefer)
         };
-        assert_eq!(says(cmdline), KillPreference::Prefer);
+        assert_eq!(preference(cmdline), KillPreference::Prefer);
     }
 
     #[test]
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_matches_nothing_and_nothing_is_read_in_vain() {
+    fn unreadable_properties_match_no_rule_and_are_read_on_demand() {
         let mut unknown = Known { name: "x", ..Known::default() };
         let anything = Rule { exe: glob("*"), ..Rule::new(KillPreference::Never) };
         assert_eq!(Rules(vec![anything]).preference(&mut unknown), KillPreference::Ordinary);
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_alone_is_what_the_process_says() {
+    fn a_bare_name_matches_the_process_name() {
         let named =
             Rule { name: glob("x"), cmdline: glob("y"), ..Rule::new(KillPreference::Never) };
         assert!(!named.is_about_facts());

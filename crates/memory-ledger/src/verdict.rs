@@ -94,12 +94,12 @@ impl fmt::Display for Cause {
                 write!(f, "it traces the victim {pid}, and does not let it exit")
             }
             Self::Herd(herd) => {
-                let Herd { eldest_pid, members, born, killed_newborns, .. } = herd;
+                let Herd { oldest_pid, members, born, killed_newborns, .. } = herd;
                 let mib = |bytes: u64| bytes >> 20;
                 let (has, grown) = (mib(herd.bytes), mib(herd.grown_bytes));
                 if herd.bomb {
                     let family =
-                        format!("a family of {members} processes (eldest: pid {eldest_pid})");
+                        format!("a family of {members} processes (oldest: pid {oldest_pid})");
                     write!(f, "fork bomb: {family}, {born} of them new, has {has} MiB")?;
                     return match killed_newborns {
                         0 => Ok(()),
@@ -107,7 +107,7 @@ impl fmt::Display for Cause {
                     };
                 }
                 let family =
-                    format!("{members} processes of one family (eldest: pid {eldest_pid})");
+                    format!("{members} processes of one family (oldest: pid {oldest_pid})");
                 write!(f, "herd: {family} have {has} MiB and took {grown} of them just now")
             }
         }
@@ -210,7 +210,7 @@ pub fn choose(scope: &Scope, processes: &[Process], protected: &[u32]) -> Result
         },
     };
     if victim.preference <= KillPreference::Ordinary {
-        blame_a_herd(&mut choice, &worst, &candidates, scope);
+        prefer_herd(&mut choice, &worst, &candidates, scope);
     }
     spare_leaseholder(&mut choice, &candidates);
     let victims = std::iter::once(&choice.victim).chain(&choice.others);
@@ -286,11 +286,11 @@ fn spare_leaseholder(choice: &mut Choice, candidates: &[Process]) {
 
 /// If a herd has a higher score than the worst single process, its members are killed instead. A
 /// herd of the worst process's own user is compared with the process that would be killed.
-fn blame_a_herd(choice: &mut Choice, worst: &Process, candidates: &[Process], scope: &Scope) {
-    let Some((herd, blame, mut members)) = worst_herd(candidates, scope.bombs) else { return };
+fn prefer_herd(choice: &mut Choice, worst: &Process, candidates: &[Process], scope: &Scope) {
+    let Some((herd, herd_score, mut members)) = worst_herd(candidates, scope.bombs) else { return };
     let of_same_user = members.iter().any(|member| member.is_of_same_user(worst));
     let single = if of_same_user { score(&choice.victim) } else { score(worst) };
-    if blame <= single {
+    if herd_score <= single {
         return;
     }
     members.truncate(match scope.herds {

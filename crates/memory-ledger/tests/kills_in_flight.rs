@@ -157,7 +157,7 @@ fn while_usage_falls_the_next_kill_waits() {
 }
 
 #[test]
-fn what_the_account_counts_of_a_victim_that_grew_is_not_that_of_others() {
+fn growth_of_a_victim_is_not_counted_for_others() {
     let mut kills = KillsInFlight::default();
     kills.signalled(kill(10, ALICE));
     for step in 1..20 {
@@ -215,27 +215,27 @@ fn a_cgroup_does_not_wait_for_a_slow_victim_either() {
 }
 
 #[test]
-fn a_victim_that_was_asked_to_end_is_killed_when_its_time_is_over() {
+fn a_victim_with_sigterm_is_killed_after_its_grace_period() {
     let mut kills = KillsInFlight::default();
-    let asked = Signal::Terminate { until_ns: 500 * MS };
-    let (token, latch) = kills.signalled(NewKill { signal: asked, ..kill(10, ALICE) });
+    let sigterm = Signal::Terminate { until_ns: 500 * MS };
+    let (token, latch) = kills.signalled(NewKill { signal: sigterm, ..kill(10, ALICE) });
     assert_eq!(latch, LatchAction::Keep, "it may live on");
     assert_eq!(kills.next_deadline_ns(), Some(500 * MS));
     assert!(poll(&mut kills, 499 * MS).is_empty());
     let now = Action::KillNow { token, account: ALICE, latch: LatchAction::Take };
     assert_eq!(poll(&mut kills, 500 * MS), [now]);
     assert!(kills.get(token).unwrap().deadline_ns() > 2_500 * MS, "its grace begins with SIGKILL");
-    let (token, _) = kills.signalled(NewKill { signal: asked, ..kill(11, BOB) });
+    let (token, _) = kills.signalled(NewKill { signal: sigterm, ..kill(11, BOB) });
     kills.end_grace();
     let now = Action::KillNow { token, account: BOB, latch: LatchAction::Take };
     assert_eq!(poll(&mut kills, 501 * MS), [now]);
 }
 
 #[test]
-fn a_victim_that_ends_when_asked_needs_no_latch() {
+fn a_victim_that_exits_on_sigterm_needs_no_latch() {
     let mut kills = KillsInFlight::default();
-    let asked = Signal::Terminate { until_ns: 500 * MS };
-    let (token, _) = kills.signalled(NewKill { signal: asked, ..kill(10, ALICE) });
+    let sigterm = Signal::Terminate { until_ns: 500 * MS };
+    let (token, _) = kills.signalled(NewKill { signal: sigterm, ..kill(10, ALICE) });
     kills.gone(token, MS);
     read(&mut kills, ALICE, reading(50, 0, 2 * MS));
     let free = Action::AccountFree { account: ALICE, latch: Latch::Free, record: None };
@@ -333,7 +333,7 @@ enum Step {
     Kill(usize, u32),
     /// The daemon kills for the cgroup.
     KillInCgroup(usize),
-    Ask(usize, u64),
+    Terminate(usize, u64),
     /// The kernel program kills, if its latch is free. The event is lost if `.1`.
     Program(usize, bool),
     Release(usize),
@@ -351,7 +351,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         3 => (0usize..3, 0u32..3).prop_map(|(user, others)| Step::Kill(user, others)),
         1 => (0usize..3).prop_map(Step::KillInCgroup),
-        2 => (0usize..3, 1u64..1000).prop_map(|(user, ms)| Step::Ask(user, ms)),
+        2 => (0usize..3, 1u64..1000).prop_map(|(user, ms)| Step::Terminate(user, ms)),
         2 => (0usize..2, prop::bool::weighted(0.2)).prop_map(|(u, lost)| Step::Program(u, lost)),
         2 => any::<prop::sample::Index>().prop_map(|at| Step::Release(at.index(8))),
         4 => any::<prop::sample::Index>().prop_map(|at| Step::Vanish(at.index(8))),
@@ -436,7 +436,7 @@ impl World {
                 let payer = self.charge(user);
                 self.send(NewKill { payer, cgroup, ..kill(0, ACCOUNTS[user]) });
             }
-            Step::Ask(user, ms) if self.kills.may_kill_for_system() => {
+            Step::Terminate(user, ms) if self.kills.may_kill_for_system() => {
                 let signal = Signal::Terminate { until_ns: self.now_ns + ms * MS };
                 let payer = self.charge(user);
                 self.send(NewKill { payer, signal, ..kill(0, ACCOUNTS[user]) });
@@ -481,7 +481,7 @@ impl World {
             }
             Step::Scan => self.scan(),
             Step::Wait(ms) => self.now_ns += ms * MS,
-            Step::Kill(..) | Step::KillInCgroup(_) | Step::Ask(..) | Step::Program(..) => {}
+            Step::Kill(..) | Step::KillInCgroup(_) | Step::Terminate(..) | Step::Program(..) => {}
         }
         self.drain();
         self.check();
@@ -546,7 +546,7 @@ impl World {
         while let Some(action) = self.kills.poll(self.now_ns) {
             match action {
                 Action::KillNow { account, latch, token } => {
-                    assert!(!self.kills.get(token).unwrap().is_asked());
+                    assert!(!self.kills.get(token).unwrap().is_terminating());
                     self.take(account, latch);
                 }
                 Action::Settled { kill, settled } => self.settle(&kill, settled),
@@ -590,7 +590,7 @@ impl World {
             let awaited = self.kills.all().iter().filter(|kill| kill.awaits(account)).count();
             assert!(awaited <= 1, "{awaited} awaited kills for {account:?}");
             let mut of_it = self.kills.all().iter().filter(|kill| kill.awaits(account));
-            if account != CGROUP && of_it.any(|kill| !kill.is_asked()) {
+            if account != CGROUP && of_it.any(|kill| !kill.is_terminating()) {
                 assert_eq!(self.latched.get(&account), Some(&true), "awaited without the latch");
             }
         }

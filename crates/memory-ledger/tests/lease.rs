@@ -1,4 +1,4 @@
-//! Leases in a random simulation: promises are kept, whatever happens in between.
+//! Leases in a random simulation: reservations hold, whatever happens in between.
 
 use memory_ledger::lease::{GRAIN_BYTES, RESERVE_BYTES};
 use memory_ledger::{Book, Decision, Lease, Standing};
@@ -18,7 +18,7 @@ struct Truth {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Ask(u64, u64, u64),
+    Grow(u64, u64, u64),
     Take(u64, u64),
     Touch(u64, u64),
     TouchBeside(u64),
@@ -31,7 +31,7 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     let (id, pages) = (1..6u64, 1..600u64);
     prop_oneof![
-        4 => (id.clone(), pages.clone(), pages.clone()).prop_map(|(i, n, w)| Step::Ask(i, n, w)),
+        4 => (id.clone(), pages.clone(), pages.clone()).prop_map(|(i, n, w)| Step::Grow(i, n, w)),
         4 => (id.clone(), pages.clone()).prop_map(|(i, n)| Step::Take(i, n)),
         4 => (id.clone(), pages.clone()).prop_map(|(i, n)| Step::Touch(i, n)),
         1 => id.clone().prop_map(Step::TouchBeside),
@@ -70,7 +70,7 @@ impl World {
     fn step(&mut self, step: &Step) {
         let page = GRAIN_BYTES;
         match *step {
-            Step::Ask(id, need, wish) => {
+            Step::Grow(id, need, wish) => {
                 if self.book.lease(id).is_none() {
                     // The client starts with a few pages, if there is room for them.
                     self.look();
@@ -92,8 +92,8 @@ impl World {
                 }
             }
             Step::Other(pages) => {
-                // Only as far as nothing is promised: a promise to one process cannot be kept while
-                // another allocates without a request.
+                // Only as far as nothing is reserved: a reservation cannot be kept while another
+                // process allocates without a request.
                 self.look();
                 let free = self.book.headroom(&self.standing());
                 self.other += (pages * page).min(free);
@@ -140,7 +140,7 @@ impl World {
 
 proptest! {
     #[test]
-    fn even_if_everybody_touches_all_that_it_was_granted_the_limit_holds(
+    fn the_limit_holds_if_all_grants_are_touched(
         steps in proptest::collection::vec(step(), 1..200)
     ) {
         let mut world = World::default();
@@ -154,7 +154,7 @@ proptest! {
     }
 
     #[test]
-    fn a_promise_shrinks_by_what_the_account_grows_and_never_counts_twice(
+    fn a_reservation_shrinks_by_the_growth_of_the_account(
         steps in proptest::collection::vec(step(), 1..100)
     ) {
         let mut world = World::default();
@@ -165,7 +165,7 @@ proptest! {
                 let lease = world.book.lease(*id).unwrap();
                 prop_assert!(lease.entitlement() >= truth.beside + truth.spent + truth.unspent);
                 prop_assert_eq!(
-                    lease.promised() + lease.resident.min(lease.entitlement()),
+                    lease.reserved() + lease.resident.min(lease.entitlement()),
                     lease.entitlement()
                 );
             }
@@ -192,19 +192,19 @@ fn near_the_limit_grants_shrink_until_the_last_page_can_be_used() {
 }
 
 #[test]
-fn a_forked_child_is_promised_nothing_of_what_its_parent_had() {
+fn a_forked_child_has_no_reservation_of_its_parent() {
     // 10 MiB taken by the allocator before the fork, of which 3 are resident.
     let mut child = Lease { base: (3 << 20) - (10 << 20), granted: 10 << 20, ..Lease::default() };
     child.observe(3 << 20, 0);
-    assert_eq!(child.promised(), RESERVE_BYTES);
+    assert_eq!(child.reserved(), RESERVE_BYTES);
     // Memory that the child touches after that counts outside of its lease.
     child.observe(5 << 20, 0);
-    assert_eq!(child.promised(), RESERVE_BYTES);
+    assert_eq!(child.reserved(), RESERVE_BYTES);
 }
 
 /// The published case: 16 MiB, and 4 or 8 processes that request 1 GB each.
 #[test]
-fn processes_that_each_ask_for_more_than_the_limit_are_all_refused() {
+fn requests_above_the_limit_are_all_refused() {
     let hard_bytes = 16 << 20;
     let standing = Standing { hard_bytes, soft_bytes: hard_bytes / 10 * 9, used_bytes: 0 };
     for clients in [4, 8] {
@@ -212,10 +212,10 @@ fn processes_that_each_ask_for_more_than_the_limit_are_all_refused() {
         for id in 0..clients {
             book.insert(id, Lease::default());
         }
-        let promised = book.promised();
+        let reserved = book.reserved();
         for id in 0..clients {
             assert_eq!(book.decide(id, 1_000_000_000, 1_000_000_000, &standing), Decision::Full);
         }
-        assert_eq!(book.promised(), promised);
+        assert_eq!(book.reserved(), reserved);
     }
 }

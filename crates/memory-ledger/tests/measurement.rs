@@ -138,7 +138,7 @@ impl World {
 
 proptest! {
     #[test]
-    fn a_fork_kills_nobody_while_measurements_come(
+    fn a_fork_causes_no_kill_while_measurements_arrive(
         mib in 1u64..390,
         children in 1u64..20,
         stall_ms in 0..PATIENCE_MS,

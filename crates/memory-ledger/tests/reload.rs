@@ -9,13 +9,13 @@ const BOB: AccountId = AccountId::User(Uid(1001));
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// A configuration: MiB of each user (0: not in it), and of everyone.
+    /// A configuration: MiB of each user (0: not in it), and of the default limit.
     Reload([u64; 4], u64),
     RootSets(usize, u64),
     UserSets(usize, u64),
     RootClears(usize),
     UserClears(usize),
-    /// A process of the user is seen while the default limit applies to everyone.
+    /// A process of the user is seen while the default limit applies.
     Seen(usize),
 }
 
@@ -23,7 +23,7 @@ fn step() -> impl Strategy<Value = Step> {
     let mib = prop_oneof![Just(0u64), 1u64..8];
     let four = [mib.clone(), mib.clone(), mib.clone(), mib.clone()];
     prop_oneof![
-        3 => (four, mib).prop_map(|(users, everyone)| Step::Reload(users, everyone)),
+        3 => (four, mib).prop_map(|(users, default_limit)| Step::Reload(users, default_limit)),
         2 => (0usize..4, 1u64..8).prop_map(|(user, mib)| Step::RootSets(user, mib)),
         3 => (0usize..4, 1u64..8).prop_map(|(user, mib)| Step::UserSets(user, mib)),
         1 => (0usize..4).prop_map(Step::RootClears),
@@ -35,7 +35,7 @@ fn step() -> impl Strategy<Value = Step> {
 /// Limits of one user by source, MiB; 0: none.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sources {
-    everyone: u64,
+    default_limit: u64,
     config: u64,
     runtime: u64,
     own: u64,
@@ -43,7 +43,10 @@ struct Sources {
 
 impl Sources {
     fn base(&self) -> u64 {
-        [self.runtime, self.config, self.everyone].into_iter().find(|mib| *mib > 0).unwrap_or(0)
+        [self.runtime, self.config, self.default_limit]
+            .into_iter()
+            .find(|mib| *mib > 0)
+            .unwrap_or(0)
     }
 
     fn counts(&self) -> u64 {
@@ -65,13 +68,13 @@ fn limit(mib: u64) -> Limit {
 struct World {
     ledger: Ledger,
     sources: [Sources; 4],
-    everyone: u64,
+    default_limit: u64,
 }
 
 impl World {
     fn apply(&mut self, step: &Step) {
         match *step {
-            Step::Reload(users, everyone) => self.reload(users, everyone),
+            Step::Reload(users, default_limit) => self.reload(users, default_limit),
             Step::RootSets(user, mib) => {
                 let (account, source) = (USERS[user].into(), Source::Runtime);
                 let change =
@@ -96,7 +99,8 @@ impl World {
                 assert_eq!(plan.is_ok(), sources.own + sources.runtime + sources.config > 0);
                 if let Ok(change) = plan {
                     self.ledger.apply(change);
-                    *sources = Sources { everyone: sources.everyone, ..Sources::default() };
+                    *sources =
+                        Sources { default_limit: sources.default_limit, ..Sources::default() };
                 }
             }
             Step::UserClears(user) => {
@@ -108,39 +112,41 @@ impl World {
                     sources.own = 0;
                 }
             }
-            Step::Seen(user) if self.everyone > 0 => {
-                if let Some(change) = self.ledger.plan_default(USERS[user], limit(self.everyone)) {
+            Step::Seen(user) if self.default_limit > 0 => {
+                if let Some(change) =
+                    self.ledger.plan_default(USERS[user], limit(self.default_limit))
+                {
                     self.ledger.apply(change);
                 }
-                self.sources[user].everyone = self.everyone;
+                self.sources[user].default_limit = self.default_limit;
                 self.sources[user].clamp();
             }
             Step::Seen(user) => {
                 // The user has no process left: without any other limit its account is removed.
                 let forgotten = self.ledger.plan_forget(USERS[user]);
-                assert!(forgotten.is_none(), "nothing is sources of everyone");
+                assert!(forgotten.is_none(), "the default limit has no state to drop");
             }
         }
     }
 
-    fn reload(&mut self, users: [u64; 4], everyone: u64) {
+    fn reload(&mut self, users: [u64; 4], default_limit: u64) {
         let config: Vec<(AccountId, Limit)> = USERS
             .into_iter()
             .zip(users)
             .filter(|(_, mib)| *mib > 0)
             .map(|(uid, mib)| (uid.into(), limit(mib)))
             .collect();
-        let for_all = (everyone > 0).then(|| limit(everyone));
+        let for_all = (default_limit > 0).then(|| limit(default_limit));
         let changes = self.ledger.plan_reload(&config, for_all);
         let sizes: Vec<u64> =
             changes.iter().map(|c| c.limit().map_or(0, |limit| limit.hard_bytes())).collect();
         assert!(sizes.is_sorted(), "those that make room come first");
         changes.into_iter().for_each(|change| self.ledger.apply(change));
         assert!(self.ledger.plan_reload(&config, for_all).is_empty(), "once is enough");
-        self.everyone = everyone;
+        self.default_limit = default_limit;
         for (sources, mib) in self.sources.iter_mut().zip(users) {
             sources.config = mib;
-            sources.everyone = if sources.everyone > 0 { everyone } else { 0 };
+            sources.default_limit = if sources.default_limit > 0 { default_limit } else { 0 };
             sources.clamp();
         }
     }
@@ -155,7 +161,7 @@ impl World {
             assert_eq!(mib(layers.own()), sources.own);
             assert_eq!(mib(layers.layer(Source::Runtime)), sources.runtime);
             assert_eq!(mib(layers.layer(Source::Config)), sources.config);
-            assert_eq!(mib(layers.layer(Source::Default)), sources.everyone);
+            assert_eq!(mib(layers.layer(Source::Default)), sources.default_limit);
             assert!(sources.base() == 0 || sources.counts() <= sources.base());
         }
     }
@@ -163,7 +169,7 @@ impl World {
 
 proptest! {
     #[test]
-    fn whatever_was_said_of_a_user_in_whatever_order_the_right_word_counts(
+    fn precedence_does_not_depend_on_the_order_of_changes(
         steps in prop::collection::vec(step(), 1..40)
     ) {
         let mut world = World::default();
@@ -175,7 +181,7 @@ proptest! {
 }
 
 #[test]
-fn a_user_of_whom_nothing_else_is_said_is_forgotten_when_it_is_gone() {
+fn a_user_with_the_default_limit_is_dropped_after_its_last_process() {
     let mut ledger = Ledger::default();
     ledger.apply(ledger.plan_default(Uid(1000), limit(5)).unwrap());
     assert!(ledger.plan_default(Uid(1000), limit(5)).is_none());
@@ -195,16 +201,16 @@ fn reload(
     ledger: &mut Ledger,
     groups: Groups,
     config: &[(AccountId, Limit)],
-    everyone: Option<Limit>,
+    default_limit: Option<Limit>,
 ) {
     ledger.set_groups(groups);
-    for change in ledger.plan_reload(config, everyone) {
+    for change in ledger.plan_reload(config, default_limit) {
         ledger.apply(change);
     }
 }
 
 #[test]
-fn who_joins_a_group_leaves_its_own_account_behind() {
+fn a_user_that_joins_a_group_loses_its_own_account() {
     let mut ledger = Ledger::default();
     ledger.apply(ledger.plan_default(Uid(1000), limit(5)).unwrap());
     ledger.apply(ledger.plan_set(BOB, limit(7), Source::Runtime, Requester::Root).unwrap());

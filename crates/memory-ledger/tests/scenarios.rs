@@ -30,7 +30,7 @@ fn of_group(group: u32, process: Process) -> Process {
     Process { group, ..process }
 }
 
-fn everybody(processes: &[Process], need: u64) -> Choice {
+fn choose_among(processes: &[Process], need: u64) -> Choice {
     let need_bytes = Some(need * MIB);
     let scope = Scope { need_bytes, bombs: Bombs::AtOnce, ..Scope::default() };
     choose(&scope, processes, &[]).unwrap()
@@ -59,7 +59,7 @@ fn each_situation_has_its_victims() {
     let situations: Vec<(&str, Vec<Process>, u64, Vec<u32>)> = vec![
         (
             "a herd beside an idle bystander that is larger than each of it: all of the herd, not \
-             its parent, which can tell what happened",
+             its parent, which can report what happened",
             with(vec![shell(50), process(60, 50, 64, 0)], herd(58, 58)),
             35,
             (101..=108).collect(),
@@ -84,7 +84,7 @@ fn each_situation_has_its_victims() {
             vec![70],
         ),
         (
-            "nobody grows: the largest",
+            "no process grows: the largest",
             vec![shell(50), process(60, 1, 400, 0), process(70, 50, 300, 0)],
             10,
             vec![60],
@@ -125,7 +125,7 @@ fn each_situation_has_its_victims() {
         for _ in 0..3 {
             let third = processes.len() / 3;
             processes.rotate_left(third.max(1));
-            let choice = everybody(&processes, need);
+            let choice = choose_among(&processes, need);
             assert_eq!(dead(&choice), expected, "{what}: {}", choice.cause);
             assert!(choice.runner_up.is_none_or(|next| !expected.contains(&next.id.pid)), "{what}");
         }
@@ -136,7 +136,7 @@ fn each_situation_has_its_victims() {
 fn an_interactive_shell_outlives_the_fork_bomb_that_was_typed_into_it() {
     let mut all = vec![shell(50)];
     all.extend((0..60).map(|n| of_group(100, process(100 + n, 1, 1, 1))));
-    let choice = everybody(&all, 10);
+    let choice = choose_among(&all, 10);
     let Cause::Herd(herd) = choice.cause else { panic!("{:?}", choice.cause) };
     assert!(herd.bomb && herd.members == 60 && herd.born == 60, "{herd:?}");
     assert_eq!(choice.runner_up.map(|next| next.id.pid), Some(50));
@@ -162,12 +162,12 @@ fn victims_until_a_bomb(alive: u32, record_kills: RecordKills) -> Option<u32> {
     let mut next_pid = 101;
     for step in 0..50 {
         let now_ns = step * 200_000_000;
-        let everybody: Vec<Process> =
+        let processes: Vec<Process> =
             [shell(50), idle, parent].into_iter().chain(children.iter().copied()).collect();
-        let mut everybody = everybody;
-        growth.look(&mut everybody, now_ns);
+        let mut processes = processes;
+        growth.look(&mut processes, now_ns);
         if step > 0 {
-            let choice = choose(&Scope::default(), &everybody, &[]).unwrap();
+            let choice = choose(&Scope::default(), &processes, &[]).unwrap();
             if matches!(choice.cause, Cause::Herd(herd) if herd.bomb) {
                 assert_eq!(choice.others.len() + 1, children.len(), "all of them");
                 return Some(step as u32);
@@ -190,7 +190,7 @@ fn victims_until_a_bomb(alive: u32, record_kills: RecordKills) -> Option<u32> {
 }
 
 #[test]
-fn a_bomb_that_stays_small_is_known_by_those_it_has_lost() {
+fn a_small_bomb_is_recognised_by_its_killed_members() {
     assert_eq!(victims_until_a_bomb(6, RecordKills::No), None);
     assert_eq!(victims_until_a_bomb(6, RecordKills::Yes), Some(11), "six live, ten have died");
     assert_eq!(victims_until_a_bomb(3, RecordKills::Yes), Some(14));
@@ -283,9 +283,9 @@ fn of_processes_that_share_their_memory_the_oldest_stands_for_all() {
         |pid, grown| Process { address_space: AddressSpaceId(7), ..process(pid, 1, 100, grown) };
     let decoys = [sharing(60, 10), sharing(61, 100), sharing(62, 100)];
     let all = [&decoys[..], &[process(70, 1, 150, 100)]].concat();
-    let choice = everybody(&all, 10);
+    let choice = choose_among(&all, 10);
     assert_eq!((choice.victim.id.pid, choice.sharers), (70, 0), "they did not grow by 100 MiB");
-    let choice = everybody(&decoys, 10);
+    let choice = choose_among(&decoys, 10);
     assert_eq!((choice.victim.id.pid, choice.sharers, choice.runner_up), (60, 2, None));
     let never = Process { preference: KillPreference::Never, ..decoys[2] };
     assert!(choose(&Scope::default(), &[decoys[0], never], &[]).is_err());
@@ -306,18 +306,18 @@ fn rules_come_before_sizes() {
     let with = |preference, process: Process| Process { preference, ..process };
     let large = process(60, 1, 900, 900);
     let preferred = with(KillPreference::Prefer, process(61, 1, 5, 0));
-    let choice = everybody(&[large, preferred], 10);
+    let choice = choose_among(&[large, preferred], 10);
     assert_eq!((choice.victim.id.pid, choice.cause), (61, Cause::Preferred));
 
     let avoided = avoided(large);
-    let choice = everybody(&[avoided, process(62, 1, 5, 0)], 10);
+    let choice = choose_among(&[avoided, process(62, 1, 5, 0)], 10);
     assert_eq!((choice.victim.id.pid, choice.cause), (62, Cause::Largest));
-    let choice = everybody(&[avoided], 10);
+    let choice = choose_among(&[avoided], 10);
     assert_eq!((choice.victim.id.pid, choice.cause), (60, Cause::LastResort));
 
     let never = with(KillPreference::Never, large);
-    let nobody = NoVictim::NoneEligible { considered: 1, protected: 1, dying: 0, empty: 0 };
-    assert_eq!(choose(&Scope::default(), &[never], &[]), Err(nobody));
+    let none_eligible = NoVictim::NoneEligible { considered: 1, protected: 1, dying: 0, empty: 0 };
+    assert_eq!(choose(&Scope::default(), &[never], &[]), Err(none_eligible));
 }
 
 fn avoided(process: Process) -> Process {
@@ -333,23 +333,23 @@ fn avoiding_a_process_does_not_shift_the_kill_to_another_user() {
     let large = avoided(process(60, 1, 900, 0));
     let small = process(61, 1, 5, 0);
     let other = of_another_user(process(62, 1, 100, 0));
-    let choice = everybody(&[large, small, other], 10);
+    let choice = choose_among(&[large, small, other], 10);
     assert_eq!((choice.victim.id.pid, choice.runner_up.unwrap().id.pid), (61, 60));
-    let choice = everybody(&[large, other], 10);
+    let choice = choose_among(&[large, other], 10);
     assert_eq!((choice.victim.id.pid, choice.cause), (60, Cause::LastResort));
     assert_eq!(choice.runner_up.unwrap().id.pid, 62);
     // Nor to a family of another user.
     let family = growing_children(100, 4, 20, 20).into_iter().map(of_another_user);
     let mut all: Vec<Process> = family.collect();
     all.push(avoided(process(60, 1, 9000, 0)));
-    assert_eq!(dead(&everybody(&all, 10)), [60]);
+    assert_eq!(dead(&choose_among(&all, 10)), [60]);
 }
 
 #[test]
 fn a_users_family_is_killed_rather_than_its_avoided_process() {
     let mut all = growing_children(100, 4, 20, 20);
     all.push(avoided(process(60, 1, 9000, 0)));
-    assert_eq!(dead(&everybody(&all, 1000)), [101, 102, 103, 104]);
+    assert_eq!(dead(&choose_among(&all, 1000)), [101, 102, 103, 104]);
 }
 
 #[test]
@@ -366,25 +366,25 @@ fn users_of_a_group_are_spared_among_their_own_processes_only() {
 }
 
 #[test]
-fn whom_a_rule_spares_does_not_die_with_its_herd() {
+fn a_process_spared_by_a_rule_does_not_die_with_its_herd() {
     let mut all = growing_children(100, 6, 50, 50);
     all[2].preference = KillPreference::Never;
     all[3].preference = KillPreference::Avoid;
-    assert_eq!(dead(&everybody(&all, 1000)), [101, 102, 105, 106]);
+    assert_eq!(dead(&choose_among(&all, 1000)), [101, 102, 105, 106]);
 }
 
 #[test]
-fn what_owners_say_of_their_processes_counts_as_a_share_of_their_size() {
+fn preferences_of_owners_weigh_a_share_of_the_size() {
     let adjusted = |adj, process: Process| Process { oom_score_adj: adj, ..process };
     // The kernel would kill the small process: it adds 30 % of the machine's memory to its score.
     let all = [adjusted(300, process(60, 1, 79, 0)), process(61, 1, 900, 0)];
-    assert_eq!(everybody(&all, 10).victim.id.pid, 61);
+    assert_eq!(choose_among(&all, 10).victim.id.pid, 61);
     let all = [adjusted(300, process(60, 1, 79, 0)), process(61, 1, 90, 0)];
-    assert_eq!(everybody(&all, 10).victim.id.pid, 60);
+    assert_eq!(choose_among(&all, 10).victim.id.pid, 60);
     let all = [adjusted(-900, process(60, 1, 900, 0)), process(61, 1, 100, 0)];
-    assert_eq!(everybody(&all, 10).victim.id.pid, 61);
+    assert_eq!(choose_among(&all, 10).victim.id.pid, 61);
     let all = [adjusted(-1000, process(60, 1, 900, 0)), process(61, 1, 1, 0)];
-    assert_eq!(everybody(&all, 10).victim.id.pid, 61);
+    assert_eq!(choose_among(&all, 10).victim.id.pid, 61);
     assert!(choose(&Scope::default(), &all[..1], &[]).is_err());
 }
 
@@ -415,7 +415,7 @@ proptest! {
         ..Default::default()
     })]
     #[test]
-    fn whoever_dies_may_die_is_in_scope_and_dies_once(
+    fn victims_are_eligible_in_scope_and_distinct(
         mut processes in prop::collection::vec(any_process(), 0..50),
         only in prop::option::of(0u32..2),
         need in prop::option::of(0u64..2000),
@@ -441,7 +441,7 @@ proptest! {
         };
         let decision = choose(&scope, &processes, &protected);
         let Ok(choice) = &decision else {
-            prop_assert!(!processes.iter().any(may), "somebody could have been killed");
+            prop_assert!(!processes.iter().any(may), "a process could have been killed");
             return Ok(());
         };
         let all: Vec<&Process> = std::iter::once(&choice.victim).chain(&choice.others).collect();

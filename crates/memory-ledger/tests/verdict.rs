@@ -59,7 +59,7 @@ fn victim(verdict: Verdict) -> Option<u32> {
 fn the_largest_process_of_the_offending_user_dies_and_the_next_largest_is_named() {
     let processes = [process(10, ALICE, 40), process(11, ALICE, 50), process(12, BOB, 90)];
     let Verdict::Kill(choice) = engine(101, 90).decide(ALICE, &processes, &[]) else {
-        panic!("nobody chosen")
+        panic!("no victim")
     };
     assert_eq!(choice.victim.id.pid, 11);
     assert_eq!(choice.runner_up.unwrap().id.pid, 10);
@@ -67,7 +67,7 @@ fn the_largest_process_of_the_offending_user_dies_and_the_next_largest_is_named(
 }
 
 #[test]
-fn nobody_dies_at_the_limit_or_without_one() {
+fn usage_at_the_limit_or_without_one_causes_no_kill() {
     let processes = [process(10, ALICE, 100), process(12, CAROL, 9000)];
     assert_eq!(engine(100, 0).decide(ALICE, &processes, &[]), Verdict::Within);
     assert_eq!(engine(100, 0).decide(CAROL, &processes, &[]), Verdict::Within);
@@ -81,7 +81,7 @@ fn swapped_memory_counts() {
 }
 
 #[test]
-fn what_must_live_lives() {
+fn protected_processes_are_never_chosen() {
     let kernel_thread = Process { kernel_thread: true, ..process(20, ALICE, 90) };
     let zombie = Process { exiting: true, ..process(21, ALICE, 90) };
     let processes = [
@@ -95,8 +95,8 @@ fn what_must_live_lives() {
     let engine = engine(400, 0);
     assert_eq!(victim(engine.decide(ALICE, &processes, &[22])), Some(24), "the only eligible one");
     let verdict = engine.decide(ALICE, &processes[..5], &[22]);
-    let nobody = NoVictim::NoneEligible { considered: 5, protected: 3, dying: 1, empty: 1 };
-    assert_eq!(verdict, Verdict::NoVictim(nobody));
+    let none_eligible = NoVictim::NoneEligible { considered: 5, protected: 3, dying: 1, empty: 1 };
+    assert_eq!(verdict, Verdict::NoVictim(none_eligible));
     assert_eq!(engine.decide(ALICE, &[], &[]), Verdict::NoVictim(NoVictim::NoProcess));
 }
 
@@ -193,7 +193,7 @@ fn stuck_victims_are_forgotten_when_they_are_gone_after_all() {
 }
 
 #[test]
-fn of_a_group_the_worst_process_dies_whosever_it_is() {
+fn the_worst_process_of_a_group_dies_for_any_member() {
     let mut engine = Engine::default();
     let groups = Groups::new([("students".to_owned(), vec![Uid(1000), Uid(1001)])]);
     let account = groups.account_of(Uid(1000));

@@ -34,7 +34,7 @@ static __always_inline void forget(struct account *account, u64 mm)
 	if (rest)
 		__sync_fetch_and_sub(&slot->pages, rest);
 	if (LOAD(slot->victim_mm) == mm && is_left_alone()) {
-		slot->told = 0;
+		slot->reported = 0;
 		slot->latch = 0;
 	}
 	forget_mm(slot, mm);

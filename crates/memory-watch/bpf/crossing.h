@@ -37,7 +37,7 @@ struct kill {
 	s64 pages;
 };
 
-static __always_inline bool tell(struct slot *slot, u32 kind, s64 pages, struct kill *kill, bool stale)
+static __always_inline bool report_event(struct slot *slot, u32 kind, s64 pages, struct kill *kill, bool stale)
 {
 	struct event *event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
 
@@ -228,7 +228,7 @@ static __always_inline void hard_crossing(struct slot *slot, struct cause *cause
 
 	if (certain(slot, live) <= (s64)LOAD(slot->hard_pages) && !is_left_alone()) {
 		cause->may_kill = false;
-		if (LOAD(slot->told))
+		if (LOAD(slot->reported))
 			return;
 	}
 	if (LOAD(slot->latch) || __sync_val_compare_and_swap(&slot->latch, 0, 1) != 0)
@@ -252,10 +252,10 @@ static __always_inline void hard_crossing(struct slot *slot, struct cause *cause
 		killed = kill_unarmed(slot, cause, current, &kill);
 	if (!killed) {
 		slot->latch = 0;
-		if (!LOAD(slot->told) && !__sync_val_compare_and_swap(&slot->told, 0, 1)) {
+		if (!LOAD(slot->reported) && !__sync_val_compare_and_swap(&slot->reported, 0, 1)) {
 			__sync_fetch_and_add(&slot->hard_crossings, 1);
-			if (!tell(slot, EVENT_HARD_CROSSED, live, NULL, stale))
-				slot->told = 0;
+			if (!report_event(slot, EVENT_HARD_CROSSED, live, NULL, stale))
+				slot->reported = 0;
 		}
 		return;
 	}
@@ -265,7 +265,7 @@ static __always_inline void hard_crossing(struct slot *slot, struct cause *cause
 	slot->dying_pages = kill.pages;
 	__sync_fetch_and_add(&slot->kills, 1);
 	__sync_fetch_and_add(&slot->hard_crossings, 1);
-	tell(slot, EVENT_HARD_CROSSED, live, &kill, stale);
+	report_event(slot, EVENT_HARD_CROSSED, live, &kill, stale);
 }
 
 /* Applies a change to the user's sum and checks the limits. Not static: the verifier checks it once. */
@@ -294,21 +294,21 @@ __noinline int settle(struct slot *slot, struct cause *cause, s64 delta)
 		if (LOAD(slot->zone) == ZONE_FAR &&
 		    __sync_val_compare_and_swap(&slot->zone, ZONE_FAR, ZONE_NEAR) == ZONE_FAR) {
 			__sync_fetch_and_add(&slot->soft_crossings, 1);
-			if (!tell(slot, EVENT_SOFT_CROSSED, live, NULL, false))
+			if (!report_event(slot, EVENT_SOFT_CROSSED, live, NULL, false))
 				slot->zone = ZONE_FAR;
 		}
 	} else if (live < (s64)LOAD(slot->clear_pages)) {
 		if (LOAD(slot->zone) == ZONE_NEAR &&
 		    __sync_val_compare_and_swap(&slot->zone, ZONE_NEAR, ZONE_FAR) == ZONE_NEAR) {
-			slot->told = 0;
-			tell(slot, EVENT_SOFT_CLEARED, live, NULL, false);
+			slot->reported = 0;
+			report_event(slot, EVENT_SOFT_CLEARED, live, NULL, false);
 		}
 	}
 	if (live > (s64)LOAD(slot->hard_pages)) {
 		if (delta > 0 || !cause->may_kill)
 			hard_crossing(slot, cause, live);
-	} else if (LOAD(slot->told) && live < (s64)(slot->hard_pages - slot->hard_pages / 64)) {
-		slot->told = 0;
+	} else if (LOAD(slot->reported) && live < (s64)(slot->hard_pages - slot->hard_pages / 64)) {
+		slot->reported = 0;
 	}
 	return 0;
 }

@@ -54,7 +54,7 @@ struct slot {
 	u64 events;
 	u32 zone;
 	u32 latch;
-	u32 told;
+	u32 reported;
 	u32 unused_word;
 	u64 victim_mm;
 	u64 largest_mm;
@@ -119,7 +119,7 @@ struct scan {
 
 /*
  * A bit for each uid with a limit, by the uid's low 16 bits: without its bit a uid has none. Bits are cleared when no
- * limit is left, so a bit that is set says nothing.
+ * limit is left, so a bit that is set has no meaning.
  */
 struct uid_filter {
 	u64 bits[FILTER_BITS / 64];

@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_share_memory_have_the_name_of_the_first() {
+    fn processes_that_share_memory_have_the_name_of_the_first() {
         let sharers = [sharer(), sharer()];
         let mut other = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let pids = [sharers[0] as u32, sharers[1] as u32, other.id(), std::process::id()];
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_gone_shares_with_nobody() {
+    fn an_exited_process_shares_memory_with_none() {
         let mut samples = [sample(u32::MAX / 2), sample(std::process::id())];
         name_shared(&mut samples, &[7, 7]);
         assert_eq!(samples.each_ref().map(|sample| sample.mm_id), [0, 0]);

@@ -107,7 +107,7 @@ impl Capability {
                 "PSI windows must be multiples of 2 s; oom_score_adj cannot be lowered"
             }
             Self::Pressure => "no trigger on memory pressure (stalls), on free memory only",
-            Self::PressureTrigger => "memory pressure is asked for on a timer",
+            Self::PressureTrigger => "memory pressure is read on a timer",
             Self::BpfFilesystem => "limits are not enforced while the daemon is dead",
             Self::MemoryCgroupV1 | Self::MemoryCgroupV2 => {
                 "no kernel-side hard limit of this kind as a last defence"
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn every_probe_answers_and_says_what_is_lost() {
+    fn every_probe_answers_and_names_the_lost_features() {
         for probe in probe_all() {
             let line = probe.to_string();
             println!("{line}");

@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_what_the_controller_says_where_there_is_one() {
+    fn memory_is_read_from_the_controller_if_present() {
         let stat = "anon 4096\nfile 90\nfile_mapped 20\nshmem 30\nsome_new_thing 7\n";
         let (_dir, cgroups) = tree(&[
             ("cgroup.controllers", "cpu memory\n"),
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn members_are_all_below_and_children_are_folders_alone() {
+    fn members_include_descendants_and_children_are_folders_only() {
         let (_dir, cgroups) = tree(&[
             ("a/cgroup.procs", "30\n0\n"),
             ("a/b/cgroup.procs", "10\n"),
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cgroup_with_too_many_below_it_is_said_to_be_one() {
+    fn a_cgroup_with_too_many_descendants_is_an_error() {
         let (dir, cgroups) = tree(&[("a/cgroup.procs", "1\n")]);
         for n in 0..=MOST_FOLDERS {
             fs::create_dir(dir.path().join(format!("a/{n}"))).unwrap();
@@ -282,6 +282,6 @@ mod tests {
             return;
         };
         let Members::Pids(pids) = cgroups.members("").unwrap() else { return };
-        assert!(pids.contains(&std::process::id()), "everybody is somewhere below the root");
+        assert!(pids.contains(&std::process::id()), "every process is below the root");
     }
 }

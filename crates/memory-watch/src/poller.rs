@@ -46,7 +46,7 @@ struct User {
     limit: SlotLimit,
     usage: Usage,
     above_soft: bool,
-    told: bool,
+    reported: bool,
     victim: Option<ProcessId>,
     /// The sum at the last measurement: pages that were added since may be shared.
     measured_pages: u64,
@@ -82,8 +82,9 @@ impl ProcPoller {
         let of_user = |uid: Uid| {
             let theirs =
                 |(_, charge): &(&AccountId, &Charge)| charge.uids.binary_search(&uid).is_ok();
-            let said = self.charges.iter().find(theirs).map_or(uid.into(), |(account, _)| *account);
-            self.users.contains_key(&said).then_some(said)
+            let charged =
+                self.charges.iter().find(theirs).map_or(uid.into(), |(account, _)| *account);
+            self.users.contains_key(&charged).then_some(charged)
         };
         of_user(sample.namespace_owner).or_else(|| of_user(sample.uid))
     }
@@ -189,9 +190,9 @@ impl User {
             events.push(Event::SoftCleared { account, pages, time_ns });
         }
         if pages <= hard_pages {
-            self.told = false;
-        } else if !self.told && !self.usage.latched {
-            self.told = true;
+            self.reported = false;
+        } else if !self.reported && !self.usage.latched {
+            self.reported = true;
             self.usage.hard_crossings += 1;
             events.push(Event::HardCrossed {
                 account,
@@ -218,12 +219,12 @@ impl Watch for ProcPoller {
             limit,
             usage: Usage::default(),
             above_soft: false,
-            told: false,
+            reported: false,
             victim: None,
             measured_pages: 0,
         });
         user.limit = limit;
-        user.told = false;
+        user.reported = false;
         self.scan().map(|_| ())
     }
 
@@ -249,7 +250,7 @@ impl Watch for ProcPoller {
 
     fn arm(&mut self, account: AccountId, victim: Option<ProcessId>) -> Result<(), NotifierError> {
         let user = self.user(account)?;
-        user.told = false;
+        user.reported = false;
         // With the latch taken, the victim stays the process whose pages are counted as dying.
         if !user.usage.latched {
             user.victim = victim;
@@ -281,7 +282,7 @@ impl Watch for ProcPoller {
         user.measured_pages = correction.summed_pages;
         user.usage.unconfirmed_pages =
             user.usage.summed_pages().saturating_sub(user.measured_pages);
-        user.told = false;
+        user.reported = false;
         Ok(())
     }
 
@@ -312,7 +313,7 @@ impl Watch for ProcPoller {
         if let Ok(user) = self.user(account) {
             user.usage.latched = false;
             user.usage.dying_pages = 0;
-            user.told = false;
+            user.reported = false;
             user.victim = None;
         }
     }

@@ -48,18 +48,18 @@ fn anonymous_pages_are_charged_one_by_one() {
     let mut hog = Hog::start(uid);
     assert_agrees(&notifier, uid);
     let before = pages(&notifier, uid);
-    hog.tell("touch 1000");
+    hog.execute("touch 1000");
     let grown = pages(&notifier, uid) - before;
     assert!((1000 - fault_batch()..1010 + fault_batch()).contains(&grown), "grew by {grown}");
     assert_agrees(&notifier, uid);
-    hog.tell("free");
+    hog.execute("free");
     assert_agrees(&notifier, uid);
     drop(hog);
     assert_empty(&mut notifier, uid);
 }
 
 #[test]
-fn what_a_process_gave_back_long_before_its_end_leaves_no_charge() {
+fn memory_released_long_before_the_exit_leaves_no_charge() {
     let uid = Uid(61_030);
     let Some(mut notifier) = notifier() else { return };
     notifier.set_limit(uid.into(), BATCHED).unwrap();
@@ -67,8 +67,8 @@ fn what_a_process_gave_back_long_before_its_end_leaves_no_charge() {
     // event at the end is about shared memory any more.
     for pages in [200, 230, 300, 330] {
         let mut hog = Hog::start(uid);
-        hog.tell(&format!("shmem {pages}"));
-        hog.tell("pieces 9");
+        hog.execute(&format!("shmem {pages}"));
+        hog.execute("pieces 9");
         drop(hog);
         assert_empty(&mut notifier, uid);
     }
@@ -80,7 +80,7 @@ fn shared_memory_is_charged_like_anonymous() {
     let Some(mut notifier) = exact_notifier(uid) else { return };
     let mut hog = Hog::start(uid);
     let before = pages(&notifier, uid);
-    hog.tell("shmem 500");
+    hog.execute("shmem 500");
     let grown = pages(&notifier, uid) - before;
     assert!((500 - fault_batch()..510 + fault_batch()).contains(&grown), "grew by {grown}");
     assert_agrees(&notifier, uid);
@@ -94,7 +94,7 @@ fn huge_pages_count_with_all_their_pages() {
     let Some(mut notifier) = exact_notifier(uid) else { return };
     let mut hog = Hog::start(uid);
     let before = pages(&notifier, uid);
-    hog.tell("huge 4");
+    hog.execute("huge 4");
     assert_agrees(&notifier, uid);
     let grown = pages(&notifier, uid) - before;
     // A touch allocates a huge page if one is free, and otherwise a small one.
@@ -109,7 +109,7 @@ fn threads_of_a_process_share_one_account() {
     let uid = Uid(61_004);
     let Some(mut notifier) = exact_notifier(uid) else { return };
     let mut hog = Hog::start(uid);
-    hog.tell("threads 8 300");
+    hog.execute("threads 8 300");
     assert_agrees(&notifier, uid);
     assert_eq!(notifier.account_count().unwrap(), 1);
     drop(hog);
@@ -121,14 +121,14 @@ fn a_forked_child_is_charged_before_it_runs_and_gone_when_it_dies() {
     let uid = Uid(61_005);
     let Some(mut notifier) = exact_notifier(uid) else { return };
     let mut hog = Hog::start(uid);
-    hog.tell("touch 2000");
+    hog.execute("touch 2000");
     let alone = pages(&notifier, uid);
-    let child: i32 = hog.ask("fork").parse().unwrap();
+    let child: i32 = hog.request("fork").parse().unwrap();
     assert_eq!(notifier.account_count().unwrap(), 2);
     assert!(pages(&notifier, uid) >= alone + 2000, "the child shares 2000 pages and is charged");
     assert_agrees(&notifier, uid);
     kill(child);
-    hog.tell("reap");
+    hog.execute("reap");
     assert_agrees(&notifier, uid);
     eventually("the child's account is gone", || notifier.account_count().unwrap() == 1);
     drop(hog);
@@ -140,8 +140,8 @@ fn exec_starts_a_new_account_and_ends_the_old_one() {
     let uid = Uid(61_006);
     let Some(mut notifier) = exact_notifier(uid) else { return };
     let mut hog = Hog::start(uid);
-    hog.tell("touch 3000");
-    assert_eq!(hog.ask("exec"), "ready");
+    hog.execute("touch 3000");
+    assert_eq!(hog.request("exec"), "ready");
     assert!(pages(&notifier, uid) < 3000, "the old memory is not charged any more");
     assert_agrees(&notifier, uid);
     assert_eq!(notifier.account_count().unwrap(), 1);
@@ -154,10 +154,10 @@ fn a_change_of_uid_moves_the_charge() {
     let (from, to) = (Uid(61_007), Uid::ROOT);
     let Some(mut notifier) = exact_notifier(from) else { return };
     let mut hog = Hog::start(Uid::ROOT);
-    hog.tell("touch 1500");
+    hog.execute("touch 1500");
     assert_eq!(pages(&notifier, from), 0, "root has no limit and no account");
-    hog.tell(&format!("setuid {from}"));
-    hog.tell("touch 100");
+    hog.execute(&format!("setuid {from}"));
+    hog.execute("touch 100");
     assert!(pages(&notifier, from) >= 1500, "charged in full at its first fault");
     assert_agrees(&notifier, from);
     drop(hog);
@@ -171,19 +171,19 @@ fn a_change_of_uid_between_two_limited_users_moves_the_charge() {
     let Some(mut notifier) = exact_notifier(from) else { return };
     notifier.set_limit(to.into(), EXACT).unwrap();
     let mut hog = Hog::start(Uid::ROOT);
-    hog.tell(&format!("realuid {from}"));
-    hog.tell("touch 800");
+    hog.execute(&format!("realuid {from}"));
+    hog.execute("touch 800");
     assert!(pages(&notifier, from) >= 800);
-    hog.tell(&format!("realuid {to}"));
-    hog.tell("touch 100");
+    hog.execute(&format!("realuid {to}"));
+    hog.execute("touch 100");
     assert_eq!(pages(&notifier, from), 0);
     assert!(pages(&notifier, to) >= 800);
     assert_agrees(&notifier, to);
     let held = pages(&notifier, to);
-    hog.tell("realuid 0");
-    hog.tell("touch 1000");
+    hog.execute("realuid 0");
+    hog.execute("touch 1000");
     let since = pages(&notifier, to) - held;
-    assert!(since < 100, "root has no limit, so nobody is charged for what is new: {since}");
+    assert!(since < 100, "root has no limit, so new memory is charged to no account: {since}");
     notifier.reconcile().unwrap();
     assert_eq!(pages(&notifier, to), 0, "a scan ends the charge");
     drop(hog);
@@ -198,12 +198,12 @@ fn a_thread_that_changes_its_uid_alone_moves_no_charge() {
     let Some(mut notifier) = exact_notifier(own) else { return };
     notifier.set_limit(other.into(), EXACT).unwrap();
     let mut hog = Hog::start(Uid::ROOT);
-    hog.tell(&format!("realuid {own}"));
-    hog.tell("touch 800");
+    hog.execute(&format!("realuid {own}"));
+    hog.execute("touch 800");
     for uid in [other, Uid::ROOT] {
         let before = pages(&notifier, own);
-        hog.tell(&format!("threaduid {uid} 700"));
-        assert_eq!(pages(&notifier, other), 0, "nobody else is charged");
+        hog.execute(&format!("threaduid {uid} 700"));
+        assert_eq!(pages(&notifier, other), 0, "no other account is charged");
         let grown = pages(&notifier, own).saturating_sub(before);
         assert!(grown + fault_batch() >= 700, "uid {uid}: grew by {grown}");
         notifier.reconcile().unwrap();
@@ -221,10 +221,10 @@ fn a_child_that_shares_its_parents_memory_does_not_take_it_over() {
     let Some(mut notifier) = exact_notifier(own) else { return };
     notifier.set_limit(other.into(), EXACT).unwrap();
     let mut hog = Hog::start(Uid::ROOT);
-    hog.tell(&format!("realuid {own}"));
-    hog.tell("touch 800");
-    hog.tell(&format!("vforkuid {other} 700"));
-    assert_eq!(notifier.usage(other.into()).unwrap().peak_pages, 0, "nobody else is charged");
+    hog.execute(&format!("realuid {own}"));
+    hog.execute("touch 800");
+    hog.execute(&format!("vforkuid {other} 700"));
+    assert_eq!(notifier.usage(other.into()).unwrap().peak_pages, 0, "no other account is charged");
     assert_agrees(&notifier, own);
     drop(hog);
     assert_empty(&mut notifier, own);
@@ -236,13 +236,13 @@ fn processes_that_live_when_the_limit_is_set_are_charged_at_once() {
     let Some(mut notifier) = notifier() else { return };
     let mut hogs: Vec<Hog> = (0..5).map(|_| Hog::start(uid)).collect();
     for hog in &mut hogs {
-        hog.tell("touch 400");
+        hog.execute("touch 400");
     }
     notifier.set_limit(uid.into(), EXACT).unwrap();
     assert!(pages(&notifier, uid) >= 2000);
     assert_agrees(&notifier, uid);
     for hog in &mut hogs {
-        hog.tell("touch 10");
+        hog.execute("touch 10");
     }
     assert_agrees(&notifier, uid);
     drop(hogs);
@@ -254,8 +254,8 @@ fn a_process_whose_main_thread_has_exited_is_still_seen() {
     let uid = Uid(61_011);
     let Some(mut notifier) = notifier() else { return };
     let mut hog = Hog::start(uid);
-    hog.tell("touch 700");
-    hog.tell("leaderexit");
+    hog.execute("touch 700");
+    hog.execute("leaderexit");
     notifier.set_limit(uid.into(), EXACT).unwrap();
     assert!(pages(&notifier, uid) >= 700, "charged {}", pages(&notifier, uid));
     let mut samples = Vec::new();
@@ -321,8 +321,8 @@ fn the_snapshot_agrees_with_proc() {
     let uid = Uid(61_016);
     let Some(notifier) = notifier() else { return };
     let mut hog = Hog::start(uid);
-    hog.tell("touch 123");
-    hog.tell("shmem 45");
+    hog.execute("touch 123");
+    hog.execute("shmem 45");
     let mut samples = Vec::new();
     notifier.processes(&mut samples).unwrap();
     let sample = samples.iter().find(|sample| sample.tgid == hog.pid()).expect("the hog");
@@ -347,7 +347,7 @@ fn without_a_limit_nothing_is_attached() {
     notifier.set_limit(second.into(), EXACT).unwrap();
     assert_eq!((notifier.is_attached(), links(&notifier)), (true, 1));
     let mut hog = Hog::start(uid);
-    hog.tell("touch 100");
+    hog.execute("touch 100");
     eventually("the hog is charged", || pages(&notifier, uid) > 0);
     notifier.clear_limit(uid.into()).unwrap();
     assert!(notifier.is_attached(), "another user still has a limit");

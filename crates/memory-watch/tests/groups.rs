@@ -40,7 +40,7 @@ fn assert_holds(notifier: &Notifier, account: AccountId, uids: &[Uid]) {
 
 fn killed(notifier: &mut Notifier) -> Killed {
     let mut found = None;
-    eventually("somebody is killed", || {
+    eventually("a process is killed", || {
         notifier.drain(&mut |event| {
             if let Event::HardCrossed { account, killed: Some(killed), .. } = event {
                 assert_eq!(account, group());
@@ -62,12 +62,12 @@ fn can_kill_others() -> bool {
 }
 
 #[test]
-fn users_of_a_group_share_one_account_and_nobody_else_is_in_it() {
+fn users_of_a_group_share_one_account_without_others() {
     let (alice, bob, carol) = (Uid(61_601), Uid(61_602), Uid(61_603));
     let Some(notifier) = limited(&[alice, bob], EXACT) else { return };
     let mut hogs = [alice, bob, carol].map(Hog::start);
     for (hog, pages) in hogs.iter_mut().zip([1000, 2000, 4000]) {
-        hog.tell(&format!("touch {pages}"));
+        hog.execute(&format!("touch {pages}"));
     }
     assert_holds(&notifier, group(), &[alice, bob]);
     assert!(notifier.usage(alice.into()).is_none() && notifier.usage(carol.into()).is_none());
@@ -84,10 +84,10 @@ fn a_process_that_becomes_another_of_the_group_is_charged_once() {
     let Some(mut notifier) = limited(&[alice, bob], EXACT) else { return };
     // Its effective uid is root's: it can change back.
     let mut hog = Hog::start(Uid::ROOT);
-    hog.tell("touch 2000");
+    hog.execute("touch 2000");
     for uid in [alice, bob, alice, bob] {
-        hog.tell(&format!("realuid {uid}"));
-        hog.tell("touch 100");
+        hog.execute(&format!("realuid {uid}"));
+        hog.execute("touch 100");
         assert_holds(&notifier, group(), &[alice, bob]);
     }
     drop(hog);
@@ -104,8 +104,8 @@ fn the_largest_of_the_group_dies_in_the_fault_of_another_of_its_users() {
     let Some(mut notifier) = limited(&[alice, bob], LIMIT) else { return };
     let (mut large, mut small) = (Hog::start(alice), Hog::start(bob));
     confirm(&mut notifier, group());
-    large.tell("touch 10000");
-    small.tell("touch 7000");
+    large.execute("touch 10000");
+    small.execute("touch 7000");
     let killed = killed(&mut notifier);
     assert_eq!(
         (killed.id.pid, killed.uid, killed.by),
@@ -117,7 +117,7 @@ fn the_largest_of_the_group_dies_in_the_fault_of_another_of_its_users() {
 }
 
 #[test]
-fn the_armed_victim_of_a_group_dies_whosever_it_is() {
+fn the_armed_victim_of_a_group_dies_for_any_member() {
     let (alice, bob) = (Uid(61_608), Uid(61_609));
     if !can_kill_others() {
         return;
@@ -125,25 +125,25 @@ fn the_armed_victim_of_a_group_dies_whosever_it_is() {
     let Some(mut notifier) = limited(&[alice, bob], LIMIT) else { return };
     let (mut idle, mut grower) = (Hog::start(alice), Hog::start(bob));
     confirm(&mut notifier, group());
-    idle.tell("touch 9000");
+    idle.execute("touch 9000");
     let mut samples = Vec::new();
     notifier.processes(&mut samples).unwrap();
     let armed = samples.iter().find(|sample| sample.tgid == idle.pid()).unwrap().id();
     notifier.arm(group(), Some(armed)).unwrap();
-    grower.tell("touch 8000");
+    grower.execute("touch 8000");
     let killed = killed(&mut notifier);
     assert_eq!((killed.id.pid, killed.by), (idle.pid(), KilledBy::ArmedOther));
     assert!(idle.was_killed() && grower.is_alive());
 }
 
 #[test]
-fn who_joins_is_charged_at_once_and_who_leaves_is_no_more() {
+fn joining_users_are_charged_at_once_and_leaving_ones_are_not() {
     let (alice, bob, carol) = (Uid(61_610), Uid(61_611), Uid(61_612));
     let Some(mut notifier) = limited(&[alice, bob], EXACT) else { return };
     notifier.set_limit(carol.into(), EXACT).unwrap();
     let mut hogs = [alice, bob, carol].map(Hog::start);
     for hog in &mut hogs {
-        hog.tell("touch 3000");
+        hog.execute("touch 3000");
     }
     assert_holds(&notifier, group(), &[alice, bob]);
     // Carol's own account is empty now, but still exists.
@@ -152,7 +152,7 @@ fn who_joins_is_charged_at_once_and_who_leaves_is_no_more() {
     assert_eq!(notifier.usage(carol.into()).unwrap().pages, 0);
     notifier.clear_limit(carol.into()).unwrap();
     assert_holds(&notifier, group(), &[alice, carol]);
-    hogs[1].tell("touch 100");
+    hogs[1].execute("touch 100");
     assert_holds(&notifier, group(), &[alice, carol]);
     notifier.charge(group(), of(&[])).unwrap();
     assert_eq!(notifier.usage(group()).unwrap().pages, 0);
@@ -162,12 +162,12 @@ fn who_joins_is_charged_at_once_and_who_leaves_is_no_more() {
 }
 
 #[test]
-fn what_is_counted_is_charged_and_nothing_else() {
+fn only_counted_kinds_are_charged() {
     let uid = Uid(61_613);
     let Some(mut notifier) = notifier() else { return };
     let mut hog = Hog::start(uid);
     for command in ["touch 2000", "shmem 3000", "file"] {
-        hog.tell(command);
+        hog.execute(command);
     }
     let kinds: [&[&str]; 4] = [&["anon"], &["shmem"], &["file"], &["file", "anon"]];
     for (at, names) in kinds.into_iter().enumerate() {
@@ -177,8 +177,8 @@ fn what_is_counted_is_charged_and_nothing_else() {
         if at == 0 {
             notifier.set_limit(uid.into(), EXACT).unwrap();
         }
-        hog.tell("touch 10");
-        hog.tell("shmem 10");
+        hog.execute("touch 10");
+        hog.execute("shmem 10");
         eventually("exactly that is charged", || {
             let mut samples = Vec::new();
             notifier.processes(&mut samples).unwrap();
@@ -193,13 +193,13 @@ fn what_is_counted_is_charged_and_nothing_else() {
 }
 
 #[test]
-fn whoever_takes_what_is_not_counted_is_not_killed_for_it() {
+fn uncounted_kinds_of_memory_kill_no_process() {
     let uid = Uid(61_614);
     let Some(mut notifier) = notifier() else { return };
     notifier.charge(uid.into(), Charge { uids: vec![uid], count: Count::of(["anon"]) }).unwrap();
     notifier.set_limit(uid.into(), LIMIT).unwrap();
     let mut hog = Hog::start(uid);
-    hog.tell("shmem 20000");
+    hog.execute("shmem 20000");
     assert!(hog.is_alive());
     assert_eq!(notifier.usage(uid.into()).unwrap().hard_crossings, 0);
     hog.begin("touch 40000");
@@ -216,8 +216,8 @@ fn polling_adds_a_group_up_as_well() {
     poller.charge(group(), of(&[bob, alice])).unwrap();
     poller.set_limit(group(), EXACT).unwrap();
     let mut hogs = [alice, bob].map(Hog::start);
-    hogs[0].tell("touch 1000");
-    hogs[1].tell("shmem 2000");
+    hogs[0].execute("touch 1000");
+    hogs[1].execute("shmem 2000");
     eventually("account and /proc agree", || {
         poller.reconcile().unwrap();
         let truth = pages_by_proc(alice) + pages_by_proc(bob);

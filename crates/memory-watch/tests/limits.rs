@@ -74,15 +74,15 @@ fn can_kill_others() -> bool {
 }
 
 #[test]
-fn the_soft_limit_is_told_once_until_the_account_has_clearly_fallen() {
+fn the_soft_limit_is_reported_once_until_usage_has_clearly_fallen() {
     let uid = Uid(61_101);
     let Some(mut notifier) = notifier() else { return };
     let limit = SlotLimit { soft_pages: 16 * MIB, hard_pages: FAR_AWAY };
     notifier.set_limit(uid.into(), limit).unwrap();
     let mut hog = Hog::start(uid);
-    hog.tell("touch 2000");
+    hog.execute("touch 2000");
     assert_eq!(all_events(&mut notifier), []);
-    hog.tell("touch 3000");
+    hog.execute("touch 3000");
     let (pages, at) = wait_for(&mut notifier, "the soft crossing", |event| match event {
         Event::SoftCrossed { account, pages, time_ns } if *account == uid.into() => {
             Some((*pages, *time_ns))
@@ -91,13 +91,13 @@ fn the_soft_limit_is_told_once_until_the_account_has_clearly_fallen() {
     });
     assert!((16 * MIB..16 * MIB + 200).contains(&pages), "crossed at {pages} pages");
     assert!(at > 0);
-    hog.tell("touch 1000");
+    hog.execute("touch 1000");
     assert_eq!(all_events(&mut notifier), [], "once is enough");
-    hog.tell("free");
+    hog.execute("free");
     wait_for(&mut notifier, "the all-clear", |event| {
         matches!(event, Event::SoftCleared { account, .. } if *account == uid.into()).then_some(())
     });
-    hog.tell("touch 5000");
+    hog.execute("touch 5000");
     wait_for(&mut notifier, "the second crossing", |event| {
         matches!(event, Event::SoftCrossed { .. }).then_some(())
     });
@@ -106,11 +106,11 @@ fn the_soft_limit_is_told_once_until_the_account_has_clearly_fallen() {
 }
 
 #[test]
-fn a_limit_below_what_is_used_is_told_at_once() {
+fn a_limit_below_the_usage_is_reported_at_once() {
     let uid = Uid(61_102);
     let Some(mut notifier) = notifier() else { return };
     let mut hog = Hog::start(uid);
-    hog.tell("touch 5000");
+    hog.execute("touch 5000");
     let limit = SlotLimit { soft_pages: 1000, hard_pages: 2000 };
     notifier.set_limit(uid.into(), limit).unwrap();
     let events = all_events(&mut notifier);
@@ -121,17 +121,17 @@ fn a_limit_below_what_is_used_is_told_at_once() {
 }
 
 #[test]
-fn the_largest_process_dies_in_its_own_fault_when_nobody_is_armed() {
+fn the_largest_process_dies_in_its_own_fault_without_an_armed_victim() {
     let uid = Uid(61_103);
     let Some(mut notifier) = notifier() else { return };
     notifier.set_limit(uid.into(), LIMIT).unwrap();
     let mut small = Hog::start(uid);
-    small.tell("touch 2000");
+    small.execute("touch 2000");
     let mut large = Hog::start(uid);
     confirm(&mut notifier, uid.into());
     large.begin(TOO_MUCH);
     let (killed, pages, stale) = wait_for(&mut notifier, "the kill", hard_crossing);
-    let killed = killed.expect("the crossing killed somebody");
+    let killed = killed.expect("the crossing killed a process");
     assert_eq!((killed.id.pid, killed.by, stale), (large.pid(), KilledBy::UnarmedSelf, false));
     // The first page above the limit; a fault that maps several pages at once would map this many.
     assert!((64 * MIB + 1..64 * MIB + 17 + fault_batch()).contains(&pages), "at {pages} pages");
@@ -140,7 +140,7 @@ fn the_largest_process_dies_in_its_own_fault_when_nobody_is_armed() {
 }
 
 #[test]
-fn the_largest_process_dies_in_anothers_fault_when_nobody_is_armed() {
+fn the_largest_process_dies_in_anothers_fault_without_an_armed_victim() {
     let uid = Uid(61_114);
     let Some(mut notifier) = notifier() else { return };
     if !can_kill_others() {
@@ -149,12 +149,12 @@ fn the_largest_process_dies_in_anothers_fault_when_nobody_is_armed() {
     }
     notifier.set_limit(uid.into(), LIMIT).unwrap();
     let mut large = Hog::start(uid);
-    large.tell("touch 10000");
+    large.execute("touch 10000");
     let mut small = Hog::start(uid);
     confirm(&mut notifier, uid.into());
-    small.tell("touch 7000");
+    small.execute("touch 7000");
     let (killed, pages, _) = wait_for(&mut notifier, "the kill", hard_crossing);
-    let killed = killed.expect("the crossing killed somebody");
+    let killed = killed.expect("the crossing killed a process");
     assert_eq!((killed.id.pid, killed.by), (large.pid(), KilledBy::UnarmedOther));
     assert!((64 * MIB + 1..64 * MIB + 17 + fault_batch()).contains(&pages), "at {pages} pages");
     assert!(large.was_killed() && small.is_alive());
@@ -167,14 +167,14 @@ fn the_armed_victim_dies_in_its_own_fault() {
     notifier.set_limit(uid.into(), LIMIT).unwrap();
     // The idle process is larger: it would be killed if the hog were not armed.
     let mut idle = Hog::start(uid);
-    idle.tell("touch 9000");
+    idle.execute("touch 9000");
     let mut hog = Hog::start(uid);
     let armed = victim(&notifier, &hog);
     notifier.arm(uid.into(), Some(armed)).unwrap();
     confirm(&mut notifier, uid.into());
     hog.begin(TOO_MUCH);
     let (killed, pages, _) = wait_for(&mut notifier, "the kill", hard_crossing);
-    let killed = killed.expect("the crossing killed somebody");
+    let killed = killed.expect("the crossing killed a process");
     assert_eq!(killed.id, armed);
     assert_eq!(killed.by, KilledBy::ArmedSelf);
     assert!((64 * MIB + 1..64 * MIB + 17 + fault_batch()).contains(&pages), "at {pages} pages");
@@ -191,20 +191,20 @@ fn the_armed_victim_dies_while_another_process_crosses_the_limit() {
     }
     notifier.set_limit(uid.into(), LIMIT).unwrap();
     let mut idle = Hog::start(uid);
-    idle.tell("touch 9000");
+    idle.execute("touch 9000");
     let armed = victim(&notifier, &idle);
     notifier.arm(uid.into(), Some(armed)).unwrap();
     let mut grower = Hog::start(uid);
     confirm(&mut notifier, uid.into());
-    grower.tell("touch 8000");
+    grower.execute("touch 8000");
     let (killed, ..) = wait_for(&mut notifier, "the kill", hard_crossing);
-    let killed = killed.expect("the crossing killed somebody");
+    let killed = killed.expect("the crossing killed a process");
     assert_eq!((killed.id.pid, killed.by), (idle.pid(), KilledBy::ArmedOther));
     assert!(idle.was_killed() && grower.is_alive());
     eventually("the victim's pages are gone", || {
         notifier.usage(uid.into()).unwrap().dying_pages == 0
     });
-    assert!(notifier.usage(uid.into()).unwrap().latched, "until the owner says so");
+    assert!(notifier.usage(uid.into()).unwrap().latched, "until the owner releases it");
 }
 
 #[test]
@@ -214,18 +214,18 @@ fn a_process_with_the_victims_tgid_but_another_start_time_lives() {
     notifier.set_limit(uid.into(), LIMIT).unwrap();
     notifier.set_unarmed_kills(uid.into(), UnarmedKills::Forbidden).unwrap();
     let mut innocent = Hog::start(uid);
-    innocent.tell("touch 9000");
+    innocent.execute("touch 9000");
     let mut armed = victim(&notifier, &innocent);
     armed.start_time -= 1;
     notifier.arm(uid.into(), Some(armed)).unwrap();
     let mut grower = Hog::start(uid);
     confirm(&mut notifier, uid.into());
-    grower.tell("touch 8000");
+    grower.execute("touch 8000");
     let (killed, _, stale) = wait_for(&mut notifier, "the crossing", hard_crossing);
     assert_eq!(killed, None);
     assert!(stale || !can_kill_others());
     // Nor is the innocent process killed when it is the one that grows.
-    innocent.tell("touch 100");
+    innocent.execute("touch 100");
     assert!(innocent.is_alive() && grower.is_alive());
     assert_eq!(notifier.usage(uid.into()).unwrap().kills, 0);
 }
@@ -240,24 +240,24 @@ fn a_process_of_another_user_is_not_killed_even_when_armed() {
     let armed = victim(&notifier, &stranger);
     notifier.arm(uid.into(), Some(armed)).unwrap();
     let mut grower = Hog::start(uid);
-    grower.tell("touch 17000");
+    grower.execute("touch 17000");
     let (killed, ..) = wait_for(&mut notifier, "the crossing", hard_crossing);
     assert_eq!(killed, None);
     assert!(stranger.is_alive() && grower.is_alive());
 }
 
 #[test]
-fn a_spared_user_is_told_and_nobody_dies() {
+fn crossings_of_a_spared_user_are_reported_without_kills() {
     let uid = Uid(61_108);
     let Some(mut notifier) = notifier() else { return };
     notifier.set_limit(uid.into(), LIMIT).unwrap();
     notifier.set_unarmed_kills(uid.into(), UnarmedKills::Forbidden).unwrap();
     let mut hog = Hog::start(uid);
-    hog.tell("touch 20000");
+    hog.execute("touch 20000");
     let (killed, ..) = wait_for(&mut notifier, "the crossing", hard_crossing);
     assert_eq!(killed, None);
     assert!(hog.is_alive());
-    assert_eq!(notifier.usage(uid.into()).unwrap().hard_crossings, 1, "told once");
+    assert_eq!(notifier.usage(uid.into()).unwrap().hard_crossings, 1, "reported once");
     // Once a victim is armed, the next fault kills it.
     let armed = victim(&notifier, &hog);
     notifier.arm(uid.into(), Some(armed)).unwrap();
@@ -273,10 +273,10 @@ fn a_fork_never_kills_the_parent_unarmed() {
     let Some(mut notifier) = notifier() else { return };
     notifier.set_limit(uid.into(), LIMIT).unwrap();
     let mut hog = Hog::start(uid);
-    hog.tell("touch 9000");
+    hog.execute("touch 9000");
     // The child's pages are charged while the parent runs. They cross the limit, and no process is
     // killed for it: not the parent, whose memory did not grow.
-    let child: i32 = hog.ask("fork").parse().expect("the child's pid");
+    let child: i32 = hog.request("fork").parse().expect("the child's pid");
     let (killed, ..) = wait_for(&mut notifier, "the crossing", hard_crossing);
     assert!(killed.is_none_or(|killed| killed.id.pid as i32 == child), "{killed:?}");
     assert!(notifier.usage(uid.into()).unwrap().pages > 64 * MIB);
@@ -289,16 +289,16 @@ fn a_fork_kills_not_even_the_armed_victim_before_it_is_measured() {
     let Some(mut notifier) = notifier() else { return };
     notifier.set_limit(uid.into(), LIMIT).unwrap();
     let mut hog = Hog::start(uid);
-    hog.tell("touch 9000");
+    hog.execute("touch 9000");
     let armed = victim(&notifier, &hog);
     notifier.arm(uid.into(), Some(armed)).unwrap();
     confirm(&mut notifier, uid.into());
-    hog.ask("fork");
+    hog.request("fork");
     let (killed, pages, _) = wait_for(&mut notifier, "the crossing", hard_crossing);
     assert_eq!(killed, None);
     assert!(pages > LIMIT.hard_pages);
     // Confirmed growth does not reach the limit.
-    hog.tell("touch 100");
+    hog.execute("touch 100");
     let usage = notifier.usage(uid.into()).unwrap();
     assert!(usage.unconfirmed_pages >= 9000 && usage.kills == 0, "{usage:?}");
 
@@ -308,7 +308,7 @@ fn a_fork_kills_not_even_the_armed_victim_before_it_is_measured() {
         confirmed_pages: usage.unconfirmed_pages,
     };
     notifier.correct(uid.into(), measured).unwrap();
-    hog.tell("touch 100");
+    hog.execute("touch 100");
     let usage = notifier.usage(uid.into()).unwrap();
     assert_eq!((usage.unconfirmed_pages, usage.kills), (0, 0));
     assert!((9000..10_500).contains(&usage.live_pages()), "{usage:?}");
@@ -322,16 +322,16 @@ fn a_fork_kills_not_even_the_armed_victim_before_it_is_measured() {
 }
 
 #[test]
-fn what_is_added_to_the_sum_is_told_and_kills_nobody() {
+fn pages_added_to_the_sum_are_reported_without_kills() {
     let uid = Uid(61_117);
     let Some(mut notifier) = notifier() else { return };
     notifier.set_limit(uid.into(), LIMIT).unwrap();
     let mut hog = Hog::start(uid);
-    hog.tell("touch 9000");
+    hog.execute("touch 9000");
     confirm(&mut notifier, uid.into());
     let correction = Correction { pages: 10_000, ..Correction::default() };
     notifier.correct(uid.into(), correction).unwrap();
-    hog.tell("touch 100");
+    hog.execute("touch 100");
     let (killed, pages, _) = wait_for(&mut notifier, "the crossing", hard_crossing);
     assert_eq!(killed, None);
     assert!(pages > 19_000);
@@ -385,7 +385,7 @@ fn the_owners_own_kill_holds_the_latch_and_counts_as_dying() {
     let Some(mut notifier) = notifier() else { return };
     notifier.set_limit(uid.into(), LIMIT).unwrap();
     let mut idle = Hog::start(uid);
-    idle.tell("touch 9000");
+    idle.execute("touch 9000");
     let chosen = victim(&notifier, &idle);
     assert!(notifier.take_latch(uid.into(), chosen).unwrap());
     assert!(!notifier.take_latch(uid.into(), chosen).unwrap(), "one at a time");
@@ -394,7 +394,7 @@ fn the_owners_own_kill_holds_the_latch_and_counts_as_dying() {
     assert!(usage.live_pages() < 1000);
     // Another process exceeds the limit (with the victim's pages), and none is killed for it.
     let mut grower = Hog::start(uid);
-    grower.tell("touch 9000");
+    grower.execute("touch 9000");
     assert!(grower.is_alive() && idle.is_alive());
     assert!(notifier.usage(uid.into()).unwrap().pages > LIMIT.hard_pages);
     drop(idle);
@@ -427,7 +427,7 @@ fn nothing_is_readable_before_something_happens() {
     let Some(mut notifier) = notifier() else { return };
     notifier.set_limit(uid.into(), LIMIT).unwrap();
     let mut hog = Hog::start(uid);
-    hog.tell("touch 1000");
+    hog.execute("touch 1000");
     let fd = notifier.events_fd();
     let mut fds = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];
     let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -436,24 +436,24 @@ fn nothing_is_readable_before_something_happens() {
 }
 
 #[test]
-fn with_nobody_armed_the_one_that_grew_dies_and_not_a_larger_one_that_is_idle() {
+fn without_an_armed_victim_the_growing_process_dies_not_a_larger_idle_one() {
     let uid = Uid(61_115);
     let Some(mut notifier) = notifier() else { return };
     let mut idle = Hog::start(uid);
-    idle.tell("touch 9000");
+    idle.execute("touch 9000");
     // The process was running before the limit, so it has not grown.
     notifier.set_limit(uid.into(), LIMIT).unwrap();
     let mut grower = Hog::start(uid);
     confirm(&mut notifier, uid.into());
     grower.begin("touch 8000");
     let (killed, ..) = wait_for(&mut notifier, "the kill", hard_crossing);
-    let killed = killed.expect("the crossing killed somebody");
+    let killed = killed.expect("the crossing killed a process");
     assert_eq!((killed.id.pid, killed.by), (grower.pid(), KilledBy::UnarmedSelf));
     assert!(grower.was_killed() && idle.is_alive());
 }
 
 #[test]
-fn a_sample_tells_the_process_group_and_who_leads_a_session() {
+fn a_sample_has_the_process_group_and_the_session_leader_flag() {
     let Some(notifier) = notifier() else { return };
     let mut poller = memory_watch::ProcPoller::new().unwrap();
     let mut child = std::process::Command::new("setsid")

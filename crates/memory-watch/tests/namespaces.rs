@@ -23,10 +23,10 @@ fn may_unshare() -> Option<()> {
 /// Makes the hog create a namespace in which uid 5 is `base` + 5, as `newuidmap` would, and change
 /// to that uid.
 fn move_to_subordinate(hog: &mut Hog, outside: Uid, base: u32) {
-    hog.tell("unshare");
+    hog.execute("unshare");
     let map = format!("0 {outside} 1\n1 {} 100\n", base + 1);
     write_maps(hog, &map);
-    hog.tell("setuid 5");
+    hog.execute("setuid 5");
 }
 
 fn write_maps(hog: &Hog, uids: &str) {
@@ -51,17 +51,17 @@ fn a_process_with_a_subordinate_uid_is_charged_to_the_owner_of_its_namespace() {
     let (Some(mut notifier), Some(())) = (notifier(), may_unshare()) else { return };
     notifier.set_limit(uid.into(), EXACT).unwrap();
     let mut hog = Hog::start(uid);
-    hog.tell("touch 2000");
+    hog.execute("touch 2000");
     move_to_subordinate(&mut hog, uid, 300_000);
-    hog.tell("touch 3000");
+    hog.execute("touch 3000");
     assert!(pages(&notifier, uid) > 5000, "{} pages", pages(&notifier, uid));
     let found = sample(&notifier, &hog);
     assert_eq!((found.uid, found.namespace_owner), (Uid(300_005), uid));
     assert_eq!(notifier.charged(&found).unwrap().unwrap().account, uid.into());
     // A nested namespace does not change that, nor does a limit for the subordinate uid.
-    hog.tell("unshare");
+    hog.execute("unshare");
     notifier.set_limit(Uid(300_005).into(), EXACT).unwrap();
-    hog.tell("touch 1000");
+    hog.execute("touch 1000");
     notifier.reconcile().unwrap();
     assert!(pages(&notifier, uid) > 6000, "{} pages", pages(&notifier, uid));
     assert_eq!(pages(&notifier, Uid(300_005)), 0);
@@ -70,12 +70,12 @@ fn a_process_with_a_subordinate_uid_is_charged_to_the_owner_of_its_namespace() {
 }
 
 #[test]
-fn what_was_there_before_the_limit_is_charged_to_the_owner_as_well() {
+fn memory_from_before_the_limit_is_charged_to_the_owner() {
     let uid = Uid(61_702);
     let (Some(mut notifier), Some(())) = (notifier(), may_unshare()) else { return };
     let mut hog = Hog::start(uid);
     move_to_subordinate(&mut hog, uid, 301_000);
-    hog.tell("touch 3000");
+    hog.execute("touch 3000");
     // A limit for the subordinate uid alone holds until its owner has one.
     notifier.set_limit(Uid(301_005).into(), EXACT).unwrap();
     assert!(pages(&notifier, Uid(301_005)) > 3000);
@@ -104,7 +104,7 @@ fn a_process_with_a_subordinate_uid_dies_for_its_owners_limit() {
             }
         });
         let by = if armed { KilledBy::ArmedSelf } else { KilledBy::UnarmedSelf };
-        let killed = killed.expect("the kill is told");
+        let killed = killed.expect("the kill is reported");
         assert_eq!((killed.id.pid, killed.uid, killed.by), (hog.pid(), Uid(302_005), by));
         eventually("its pages are gone", || pages(&notifier, uid) == 0);
         notifier.release_latch(uid.into());
@@ -112,12 +112,12 @@ fn a_process_with_a_subordinate_uid_dies_for_its_owners_limit() {
 }
 
 #[test]
-fn a_namespace_of_roots_is_charged_to_nobody_but_its_uids_own_accounts() {
+fn a_namespace_of_root_is_charged_to_the_accounts_of_its_uids() {
     let (Some(mut notifier), Some(())) = (notifier(), may_unshare()) else { return };
     notifier.set_limit(Uid(303_005).into(), EXACT).unwrap();
     let mut hog = Hog::start(Uid::ROOT);
     move_to_subordinate(&mut hog, Uid::ROOT, 303_000);
-    hog.tell("touch 2000");
+    hog.execute("touch 2000");
     assert!(pages(&notifier, Uid(303_005)) > 2000);
     let found = sample(&notifier, &hog);
     assert_eq!((found.uid, found.namespace_owner), (Uid(303_005), Uid::ROOT));
@@ -137,8 +137,8 @@ fn polling_charges_the_owner_of_a_namespace_too() {
     let mut hog = Hog::start(uid);
     assert_eq!(sample(&poller, &hog).namespace_owner, uid);
     move_to_subordinate(&mut hog, uid, 304_000);
-    hog.tell("touch 2000");
-    hog.tell("unshare");
+    hog.execute("touch 2000");
+    hog.execute("unshare");
     poller.reconcile().unwrap();
     assert!(poller.usage(uid.into()).unwrap().pages > 2000);
     let found = sample(&poller, &hog);

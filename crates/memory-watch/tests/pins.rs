@@ -62,14 +62,14 @@ fn leave(filesystem: &BpfFilesystem, users: &[(u32, u64)]) {
 }
 
 #[test]
-fn users_limits_and_words_are_inherited() {
+fn users_limits_and_memos_are_inherited() {
     let Some(filesystem) = BpfFilesystem::new() else { return };
     leave(&filesystem, &[(0, 7), (1, 8)]);
     let mut notifier = Notifier::load_pinned(&filesystem.root()).unwrap();
     let found = notifier.inherited();
-    let told: Vec<_> = found.iter().map(|it| (it.account, it.limit, it.memo)).collect();
+    let adopted: Vec<_> = found.iter().map(|it| (it.account, it.limit, it.memo)).collect();
     let far = limit(support::FAR_AWAY);
-    assert_eq!(told, [(user(0), far, 7), (user(1), far, 8)]);
+    assert_eq!(adopted, [(user(0), far, 7), (user(1), far, 8)]);
     assert!(notifier.is_attached() && notifier.usage(user(0)).is_some());
     for number in [0, 1] {
         notifier.clear_limit(user(number)).unwrap();
@@ -92,8 +92,8 @@ fn users_who_share_an_account_still_do_when_it_is_taken_over() {
     drop(notifier);
     let mut hogs = [stays, leaves].map(support::Hog::start);
     for hog in &mut hogs {
-        hog.tell("touch 1000");
-        hog.tell("shmem 1000");
+        hog.execute("touch 1000");
+        hog.execute("shmem 1000");
     }
     let mut notifier = Notifier::load_pinned(&filesystem.root()).unwrap();
     let found: Vec<AccountId> = notifier.inherited().iter().map(|it| it.account).collect();
@@ -124,13 +124,13 @@ fn accounts_that_make_no_sense_are_replaced_by_fresh_ones() {
 }
 
 #[test]
-fn what_another_version_has_left_is_removed_and_what_is_foreign_stays() {
+fn pins_of_another_version_are_removed_and_foreign_files_stay() {
     let Some(filesystem) = BpfFilesystem::new() else { return };
     leave(&filesystem, &[(20, 0)]);
     let folder = std::fs::read_dir(filesystem.root()).unwrap().next().unwrap().unwrap().path();
     let of_another = filesystem.root().join("0123456789abcdef");
     std::fs::rename(&folder, &of_another).unwrap();
-    let foreign = filesystem.root().join("somebody");
+    let foreign = filesystem.root().join("foreign");
     std::fs::create_dir(&foreign).unwrap();
     let notifier = Notifier::load_pinned(&filesystem.root()).unwrap();
     assert_eq!(notifier.inherited(), []);
@@ -140,7 +140,7 @@ fn what_another_version_has_left_is_removed_and_what_is_foreign_stays() {
 }
 
 #[test]
-fn a_folder_that_belongs_to_somebody_else_is_refused() {
+fn a_folder_of_another_user_is_refused() {
     let Some(filesystem) = BpfFilesystem::new() else { return };
     std::fs::create_dir(filesystem.root()).unwrap();
     std::os::unix::fs::chown(filesystem.root(), Some(UID), None).unwrap();

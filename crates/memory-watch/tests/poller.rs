@@ -7,7 +7,7 @@ use memory_watch::{Event, ProcPoller, SlotLimit, Watch};
 use support::{Hog, MIB, eventually};
 
 #[test]
-fn polling_tells_both_crossings_and_kills_nobody() {
+fn polling_reports_both_crossings_without_kills() {
     if !test_support::privileged() {
         return;
     }
@@ -16,13 +16,13 @@ fn polling_tells_both_crossings_and_kills_nobody() {
     let limit = SlotLimit { soft_pages: 16 * MIB, hard_pages: 24 * MIB };
     poller.set_limit(uid.into(), limit).unwrap();
     let mut hog = Hog::start(uid);
-    hog.tell("touch 5000");
+    hog.execute("touch 5000");
     let mut events = Vec::new();
     eventually("the soft crossing", || {
         poller.drain(&mut |event| events.push(event));
         matches!(events[..], [Event::SoftCrossed { account, .. }] if account == uid.into())
     });
-    hog.tell("touch 2000");
+    hog.execute("touch 2000");
     eventually("the hard crossing", || {
         poller.drain(&mut |event| events.push(event));
         matches!(events[..], [_, Event::HardCrossed { killed: None, .. }])
@@ -50,7 +50,7 @@ fn polling_and_the_notifier_see_the_same_processes() {
     let poller = ProcPoller::new().unwrap();
     let uid = Uid(61_202);
     let mut hog = Hog::start(uid);
-    hog.tell("touch 300");
+    hog.execute("touch 300");
     let (mut in_kernel, mut in_proc) = (Vec::new(), Vec::new());
     notifier.processes(&mut in_kernel).unwrap();
     poller.processes(&mut in_proc).unwrap();
@@ -72,8 +72,8 @@ fn a_process_whose_main_thread_has_exited_is_counted_and_can_be_chosen() {
     }
     let uid = Uid(61_203);
     let mut hog = Hog::start(uid);
-    hog.tell("touch 700");
-    hog.tell("leaderexit");
+    hog.execute("touch 700");
+    hog.execute("leaderexit");
     let mut poller = ProcPoller::new().unwrap();
     let limit = SlotLimit { soft_pages: 1000 * MIB, hard_pages: 2000 * MIB };
     poller.set_limit(uid.into(), limit).unwrap();

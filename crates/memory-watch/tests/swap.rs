@@ -63,15 +63,15 @@ impl Scene {
 }
 
 #[test]
-fn what_is_swapped_out_stays_charged_and_is_charged_once_when_it_is_back() {
+fn swapped_out_memory_stays_charged_and_is_charged_once_after_swap_in() {
     let Some(mut scene) = Scene::new(Uid(61_301), EXACT) else { return };
-    scene.hog.tell(&format!("touch {PAGES}"));
+    scene.hog.execute(&format!("touch {PAGES}"));
     let before = scene.pages();
-    scene.hog.tell("pageout");
+    scene.hog.execute("pageout");
     assert!(scene.swapped_pages() >= MOST, "{} pages left", scene.swapped_pages());
     assert!(scene.pages().abs_diff(before) <= 20 + fault_batch(), "{before} {}", scene.pages());
     scene.assert_agrees();
-    scene.hog.tell("again");
+    scene.hog.execute("again");
     assert_eq!(scene.swapped_pages(), 0);
     assert!(scene.pages().abs_diff(before) <= 20 + fault_batch(), "{before} {}", scene.pages());
     scene.assert_agrees();
@@ -81,48 +81,48 @@ fn what_is_swapped_out_stays_charged_and_is_charged_once_when_it_is_back() {
 #[test]
 fn a_process_that_exits_while_it_is_swapped_out_leaves_no_charge() {
     let Some(mut scene) = Scene::new(Uid(61_302), EXACT) else { return };
-    scene.hog.tell(&format!("touch {PAGES}"));
-    scene.hog.tell("pageout");
+    scene.hog.execute(&format!("touch {PAGES}"));
+    scene.hog.execute("pageout");
     assert!(scene.swapped_pages() >= MOST, "{} pages left", scene.swapped_pages());
     scene.end();
 }
 
 #[test]
-fn swapped_out_memory_that_is_given_back_is_charged_to_nobody() {
+fn swapped_out_memory_that_is_released_is_charged_to_no_account() {
     let Some(mut scene) = Scene::new(Uid(61_303), EXACT) else { return };
     let before = scene.pages();
-    scene.hog.tell(&format!("touch {PAGES}"));
-    scene.hog.tell("pageout");
-    scene.hog.tell("free");
+    scene.hog.execute(&format!("touch {PAGES}"));
+    scene.hog.execute("pageout");
+    scene.hog.execute("free");
     assert!(scene.pages() <= before + 20 + fault_batch(), "{before} {}", scene.pages());
     scene.assert_agrees();
     scene.end();
 }
 
 #[test]
-fn a_fork_is_charged_what_its_parent_has_swapped_out() {
+fn a_fork_is_charged_for_the_swapped_out_memory_of_its_parent() {
     let Some(mut scene) = Scene::new(Uid(61_304), EXACT) else { return };
-    scene.hog.tell(&format!("touch {PAGES}"));
-    scene.hog.tell("pageout");
+    scene.hog.execute(&format!("touch {PAGES}"));
+    scene.hog.execute("pageout");
     let before = scene.pages();
-    scene.hog.ask("fork");
+    scene.hog.request("fork");
     eventually("both have it", || scene.pages() >= before + MOST);
     scene.assert_agrees();
     // A read brings the page back for one process; the other one still has a swap entry.
-    scene.hog.tell("again");
+    scene.hog.execute("again");
     scene.assert_agrees();
     scene.end();
 }
 
 #[test]
-fn swapped_out_shared_memory_is_nobodys_until_it_is_touched_again() {
+fn swapped_out_shared_memory_has_no_account_until_it_is_touched_again() {
     let Some(mut scene) = Scene::new(Uid(61_305), EXACT) else { return };
     let before = scene.pages();
-    scene.hog.tell(&format!("shmem {PAGES}"));
-    scene.hog.tell("pageout");
+    scene.hog.execute(&format!("shmem {PAGES}"));
+    scene.hog.execute("pageout");
     eventually("most of it is gone", || scene.pages() <= before + PAGES - MOST);
     scene.assert_agrees();
-    scene.hog.tell("again");
+    scene.hog.execute("again");
     assert!(scene.pages() >= before + PAGES);
     scene.assert_agrees();
     scene.end();
@@ -131,9 +131,9 @@ fn swapped_out_shared_memory_is_nobodys_until_it_is_touched_again() {
 #[test]
 fn memory_that_comes_back_because_swap_is_taken_away_stays_charged() {
     let Some(mut scene) = Scene::new(Uid(61_306), EXACT) else { return };
-    scene.hog.tell(&format!("touch {PAGES}"));
+    scene.hog.execute(&format!("touch {PAGES}"));
     let before = scene.pages();
-    scene.hog.tell("pageout");
+    scene.hog.execute("pageout");
     if !scene.swap.off() {
         test_support::skip("the swap is the machine's own");
         return;
@@ -147,11 +147,11 @@ fn memory_that_comes_back_because_swap_is_taken_away_stays_charged() {
 #[test]
 fn an_account_far_from_its_limit_follows_what_is_swapped_out() {
     let Some(mut scene) = Scene::new(Uid(61_307), BATCHED) else { return };
-    scene.hog.tell(&format!("touch {PAGES}"));
-    scene.hog.tell("pageout");
+    scene.hog.execute(&format!("touch {PAGES}"));
+    scene.hog.execute("pageout");
     scene.notifier.reconcile().unwrap();
     scene.assert_agrees();
-    scene.hog.tell("again");
+    scene.hog.execute("again");
     scene.notifier.reconcile().unwrap();
     scene.assert_agrees();
     scene.end();

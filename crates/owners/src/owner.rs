@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_is_printed_as_a_person_would_say_it() {
+    fn an_owner_is_printed_by_name() {
         assert_eq!(Owner::User(Uid(1000)).to_string(), "uid 1000");
         assert_eq!(Owner::Namespace(NamespaceId(77)).to_string(), "user namespace 77");
     }

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_root_holds_counts_against_the_reserved_part_first() {
+    fn slots_of_root_count_against_the_reserved_part_first() {
         let mut quota = Quota::new(SIZE);
         assert_eq!(take_all(&mut quota, user(0), std::iter::repeat_n(0, 8)), 8);
         let others = (1..100).map(|uid| take_all(&mut quota, user(uid), std::iter::once(uid)));
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_back_can_be_taken_again_and_leaves_no_trace() {
+    fn released_slots_can_be_taken_again() {
         let mut quota = Quota::new(SIZE);
         for _ in 0..1000 {
             assert_eq!(take_all(&mut quota, user(1), std::iter::repeat_n(1, 100)), 8);

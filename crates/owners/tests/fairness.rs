@@ -128,7 +128,7 @@ proptest! {
     }
 
     #[test]
-    fn a_quota_keeps_its_promises(
+    fn a_quota_holds_its_guarantees(
         size in (1usize..40, 0usize..20, 1usize..20).prop_map(|(slots, reserved, of_an_owner)| {
             QuotaSize { slots, reserved: reserved.min(slots), of_an_owner }
         }),

@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kinds_of_memory_are_told_apart() {
+    fn kinds_of_memory_are_distinguished() {
         let status = "Name:\tx\nVmPin:\t    1024 kB\nVmRSS:\t 99 kB\nRssAnon:\t    4096 kB\n\
                       RssFile:\t 2048 kB\nRssShmem:\t 0 kB\nVmSwap:\t 3072 kB\n\
                       HugetlbPages:\t 0 kB\n";

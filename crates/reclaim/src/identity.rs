@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handler_is_told_from_the_lack_of_one() {
+    fn sigterm_handlers_are_detected() {
         assert!(catches(b"SigIgn:\t0000000000000000\nSigCgt:\t0000000000004002\n", libc::SIGTERM));
         assert!(!catches(b"SigCgt:\t0000000000000002\n", libc::SIGTERM));
         assert!(!catches(b"SigCgt:\t00000", libc::SIGTERM) && !catches(b"", libc::SIGTERM));

@@ -88,7 +88,7 @@ struct Member {
     victim: Victim,
     holdings: Option<Holdings>,
     /// SIGTERM was sent; SIGKILL follows at this time.
-    asked_until: Option<Instant>,
+    grace_until: Option<Instant>,
     refused: Option<KillError>,
     reclaim: Option<Reclaim>,
     /// Memory at the last reading, bytes; memory that was released may not be free yet.
@@ -197,14 +197,14 @@ impl Reap {
     /// Waits until all victims have exited or the deadline has passed; the error is the first
     /// victim that has not exited.
     pub fn wait(&mut self) -> Result<Status, ReapError> {
-        self.wait_and_tell(Duration::MAX, |_| {})
+        self.wait_with_progress(Duration::MAX, |_| {})
     }
 
-    /// Like [`wait`](Self::wait), and calls `tell` with the progress at least once per `every`.
-    pub fn wait_and_tell(
+    /// Like [`wait`](Self::wait), and calls `on_progress` at least once per `every`.
+    pub fn wait_with_progress(
         &mut self,
         every: Duration,
-        mut tell: impl FnMut(Status),
+        mut on_progress: impl FnMut(Status),
     ) -> Result<Status, ReapError> {
         loop {
             let status = self.advance();
@@ -215,7 +215,7 @@ impl Reap {
                 });
                 return remains.map_or(Ok(status), Err);
             }
-            tell(status);
+            on_progress(status);
             let timeout = Timespec::try_from(every).ok();
             let mut fds = [PollFd::new(&self.epoll, PollFlags::IN)];
             match poll(&mut fds, timeout.as_ref()) {
@@ -228,7 +228,7 @@ impl Reap {
 
     fn set_timer(&self, status: &Status) {
         let due = self.members.iter().filter(|member| !member.gone);
-        let due = due.filter_map(|member| member.asked_until);
+        let due = due.filter_map(|member| member.grace_until);
         let due = due.chain((!status.done).then_some(self.deadline)).min();
         // A time of zero would stop the timer instead of expiring at once.
         let left = due
@@ -254,7 +254,7 @@ impl Member {
         Self {
             victim: victim.clone(),
             holdings,
-            asked_until: None,
+            grace_until: None,
             refused: None,
             reclaim: None,
             left_bytes: holdings.map_or(0, |holdings| holdings.freeable_bytes()),
@@ -264,10 +264,10 @@ impl Member {
     }
 
     fn signal(&mut self, options: &Options) {
-        let ask = !options.grace.is_zero() && self.victim.can_be_asked();
-        let done = if ask { self.victim.ask_to_end() } else { self.victim.send_kill() };
+        let terminate = !options.grace.is_zero() && self.victim.handles_sigterm();
+        let done = if terminate { self.victim.send_sigterm() } else { self.victim.send_kill() };
         match done {
-            Ok(()) if ask => self.asked_until = Some(Instant::now() + options.grace),
+            Ok(()) if terminate => self.grace_until = Some(Instant::now() + options.grace),
             Ok(()) => self.reclaim = Some(Reclaim::new(self.victim.clone())),
             // The process had exited before the signal.
             Err(KillError::Gone(_)) if self.victim.has_exited() => {}
@@ -287,8 +287,8 @@ impl Member {
         if self.gone || self.refused.is_some() {
             return;
         }
-        if self.asked_until.is_some_and(|until| Instant::now() >= until) {
-            self.asked_until = None;
+        if self.grace_until.is_some_and(|until| Instant::now() >= until) {
+            self.grace_until = None;
             // The signal also fails if the process has exited already.
             let _ = self.victim.send_kill();
             self.reclaim = Some(Reclaim::new(self.victim.clone()));

@@ -144,12 +144,12 @@ impl Victim {
 
     /// The process has a handler for SIGTERM. For all others SIGTERM either kills like SIGKILL, or
     /// is ignored.
-    pub fn can_be_asked(&self) -> bool {
+    pub fn handles_sigterm(&self) -> bool {
         self.handles_term
     }
 
     /// Sends SIGTERM, which the process may handle, or ignore.
-    pub fn ask_to_end(&self) -> Result<(), KillError> {
+    pub fn send_sigterm(&self) -> Result<(), KillError> {
         self.signal(Signal::TERM)
     }
 

@@ -14,7 +14,7 @@ use support::{Holder, PATIENCE, children, helper, state, until};
 const MIB: u64 = 1 << 20;
 
 #[test]
-fn memory_is_counted_as_it_comes_back() {
+fn released_memory_is_counted_during_the_exit() {
     let mut holder = Holder::start(64);
     let mut reap = Victim::open(holder.pid()).unwrap().kill(&Options::default()).unwrap();
     let status = reap.wait().unwrap();
@@ -33,7 +33,7 @@ fn an_event_loop_needs_nothing_but_the_descriptor() {
     let mut last = reap.status();
     while !last.done {
         let ready = poll(&mut [PollFd::new(&reap, PollFlags::IN)], Some(&patience)).unwrap();
-        assert_eq!(ready, 1, "it never told: {last:?}");
+        assert_eq!(ready, 1, "it never became ready: {last:?}");
         let status = reap.advance();
         assert!(status.bytes_back >= last.bytes_back && status.gone >= last.gone);
         last = status;
@@ -47,7 +47,7 @@ fn an_event_loop_needs_nothing_but_the_descriptor() {
 }
 
 #[test]
-fn who_handles_sigterm_is_asked_first_and_who_does_not_end_is_killed() {
+fn handlers_of_sigterm_get_it_first_and_sigkill_after_the_grace() {
     let options = Options { grace: Duration::from_millis(200), ..Options::default() };
     let handlers = [("exitonterm", Err(3)), ("ignoreterm", Ok(9)), ("free", Ok(9))];
     for (command, end) in handlers {
@@ -73,10 +73,10 @@ fn a_family_dies_to_the_last_grandchild() {
 }
 
 #[test]
-fn a_group_dies_without_those_who_left_it() {
+fn a_group_is_killed_without_processes_that_left_it() {
     use std::os::unix::process::CommandExt;
     let mut leader = Holder::run(helper().process_group(0), 4);
-    leader.tell("family 1");
+    leader.execute("family 1");
     until("a grandchild", || {
         children(leader.pid()).first().is_some_and(|child| children(*child).len() == 1)
     });
@@ -102,7 +102,7 @@ fn a_process_that_is_gone_is_an_error_of_its_own() {
 }
 
 #[test]
-fn a_process_of_somebody_else_is_not_killed_nor_stopped() {
+fn a_process_of_another_user_is_not_killed_or_stopped() {
     if !test_support::privileged() {
         return;
     }

@@ -18,7 +18,7 @@ fn next_pid(pid: u32) {
 }
 
 #[test]
-fn whoever_takes_over_a_victims_pid_is_not_touched() {
+fn a_process_that_reuses_a_victims_pid_is_not_signalled() {
     // In a pid namespace of its own no other process takes pids.
     if std::env::var_os(IN_NAMESPACE).is_none() {
         let words = ["--pid", "--fork", "--kill-child", "--mount-proc"];
@@ -27,14 +27,14 @@ fn whoever_takes_over_a_victims_pid_is_not_touched() {
             test_support::skip("no pid namespaces of ours");
             return;
         }
-        let name = "whoever_takes_over_a_victims_pid_is_not_touched";
+        let name = "a_process_that_reuses_a_victims_pid_is_not_signalled";
         let mut command = unshare();
         command.args(words).arg(std::env::current_exe().unwrap());
         command.args([name, "--exact", "--nocapture"]).env(IN_NAMESPACE, "1");
         let output = command.output().unwrap();
-        let said = String::from_utf8_lossy(&output.stdout);
+        let stdout = String::from_utf8_lossy(&output.stdout);
         let complained = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success() && said.contains("1 passed"), "{said}{complained}");
+        assert!(output.status.success() && stdout.contains("1 passed"), "{stdout}{complained}");
         return;
     }
     let reaper = Reaper::start(1).unwrap();

@@ -43,7 +43,7 @@ fn reclaim(victim: Victim, reaper: &Reaper, token: u64) {
 }
 
 #[test]
-fn whatever_a_victim_does_meanwhile_nobody_else_is_harmed_and_no_descriptor_is_lost() {
+fn a_racing_victim_harms_no_other_process_and_leaks_no_descriptor() {
     let bystander = Child::born(Deed::Wait, 0);
     let reaper = Reaper::start(2).unwrap();
     let mut random = Random(7);

@@ -55,7 +55,7 @@ fn a_stopped_victim_dies_too() {
 }
 
 #[test]
-fn a_victim_that_somebody_else_has_killed_is_followed_all_the_same() {
+fn a_victim_killed_by_another_process_is_tracked() {
     let mut holder = Holder::start(16);
     let identity = holder.identity();
     holder.child.kill().unwrap();
@@ -94,7 +94,7 @@ fn a_living_process_keeps_its_memory() {
 }
 
 #[test]
-fn a_pid_with_another_start_time_or_user_is_somebody_else() {
+fn a_pid_with_another_start_time_or_user_is_another_process() {
     let holder = Holder::start(1);
     let right = holder.identity();
     let late = Identity { start_ticks: right.start_ticks + 1, ..right };

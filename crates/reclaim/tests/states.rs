@@ -76,7 +76,7 @@ fn a_victim_in_a_frozen_group_of_version_2_is_gone() {
 }
 
 #[test]
-fn a_victim_in_uninterruptible_sleep_gives_its_memory_back_and_is_reported_stuck() {
+fn a_victim_in_uninterruptible_sleep_releases_its_memory_and_is_reported_stuck() {
     let Some(hung) = Hung::mount() else {
         test_support::skip("cannot mount FUSE");
         return;
@@ -107,7 +107,7 @@ fn a_victim_in_uninterruptible_sleep_gives_its_memory_back_and_is_reported_stuck
 }
 
 #[test]
-fn a_victim_held_by_a_debugger_gives_its_memory_back_and_is_reported_alive() {
+fn a_victim_held_by_a_debugger_releases_its_memory_and_is_reported_alive() {
     let holder = Holder::start(32);
     let pid = holder.pid() as i32;
     let trace = |request: libc::c_uint, data: libc::c_long| {
@@ -126,7 +126,7 @@ fn a_victim_held_by_a_debugger_gives_its_memory_back_and_is_reported_alive() {
 }
 
 #[test]
-fn a_zombie_is_gone_and_gives_nothing_back() {
+fn a_zombie_is_gone_and_releases_nothing() {
     let mut holder = Holder::start(16);
     holder.child.kill().unwrap();
     until("a zombie", || state(holder.pid()) == Some('Z'));
@@ -143,7 +143,7 @@ fn the_init_of_a_pid_namespace_is_gone_and_its_namespace_with_it() {
         return;
     }
     let mut unshare = Holder::run(&mut behind("unshare", &words), 16);
-    unshare.tell("family 2");
+    unshare.execute("family 2");
     assert_eq!(unshare.own_pid, 1, "the helper is its namespace's init");
     let init = support::children(unshare.pid())[0];
     let children = support::children(init);

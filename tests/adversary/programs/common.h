@@ -76,7 +76,7 @@ static inline int try_connect(const char *path)
 }
 
 /* Sends a request without waiting for the reply. */
-static inline int ask(int fd, int flags, const char *format, ...)
+static inline int send_request(int fd, int flags, const char *format, ...)
 {
 	char packet[512] = ".";
 	va_list values;

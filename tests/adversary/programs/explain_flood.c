@@ -24,7 +24,7 @@ int main(int count, char **arguments)
 	while (now() < end) {
 		for (int i = 0; i < CONNECTIONS; i++) {
 			swallow(fds[i]);
-			while (ask(fds[i], MSG_DONTWAIT, "{\"request\":\"explain\",\"account\":{\"uid\":%d}}", (int)getuid()) == 0)
+			while (send_request(fds[i], MSG_DONTWAIT, "{\"request\":\"explain\",\"account\":{\"uid\":%d}}", (int)getuid()) == 0)
 				;
 		}
 		pause_ms(1);

@@ -16,7 +16,7 @@ static void child(const char *socket_path)
 	setpgid(0, 0);
 	touch(map(MIB, MAP_SHARED), MIB);
 	fd = try_connect(socket_path);
-	if (fd != -1 && ask(fd, 0, "{\"request\":\"set-importance\",\"pid\":null,\"importance\":\"prefer\"}") == 0)
+	if (fd != -1 && send_request(fd, 0, "{\"request\":\"set-importance\",\"pid\":null,\"importance\":\"prefer\"}") == 0)
 		recv(fd, answer, sizeof(answer), 0);
 	close(fd);
 	for (;;)

@@ -34,7 +34,7 @@ int main(int count, char **arguments)
 			}
 		}
 		swallow(fd);
-		ask(fd, MSG_DONTWAIT, "{\"request\":\"set-limit\",\"account\":{\"uid\":%d},\"hard_bytes\":%ld,\"soft_bytes\":null}",
+		send_request(fd, MSG_DONTWAIT, "{\"request\":\"set-limit\",\"account\":{\"uid\":%d},\"hard_bytes\":%ld,\"soft_bytes\":null}",
 		    (int)getuid(), turn % 2 ? hard : hard / 2);
 		pause_ms(2);
 	}

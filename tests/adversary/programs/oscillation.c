@@ -14,7 +14,7 @@ int main(int count, char **arguments)
 	int fd = try_connect(arguments[1]);
 
 	must(count == 4 && fd != -1, "connect");
-	must(ask(fd, 0, "{\"request\":\"set-limit\",\"account\":{\"uid\":%d},\"hard_bytes\":%ld,\"soft_bytes\":%ld}", (int)getuid(),
+	must(send_request(fd, 0, "{\"request\":\"set-limit\",\"account\":{\"uid\":%d},\"hard_bytes\":%ld,\"soft_bytes\":%ld}", (int)getuid(),
 		 atol(arguments[3]) * MIB, SOFT) == 0, "set-limit");
 	must(recv(fd, answer, sizeof(answer), 0) > 0 && strstr(answer, "done"), answer);
 	touch(memory, SOFT - SWING);

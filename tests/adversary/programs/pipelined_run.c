@@ -32,7 +32,7 @@ int main(int count, char **arguments)
 		for (int i = 0; i < 4; i++) {
 			swallow(fds[i]);
 			for (int request = 0; request < REQUESTS; request++)
-				if (ask(fds[i], MSG_DONTWAIT, "{\"request\":\"run-oom-killer\",\"account\":{\"uid\":%d}}", (int)getuid()) != 0)
+				if (send_request(fds[i], MSG_DONTWAIT, "{\"request\":\"run-oom-killer\",\"account\":{\"uid\":%d}}", (int)getuid()) != 0)
 					break;
 		}
 		pause_ms(10);

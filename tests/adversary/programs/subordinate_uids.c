@@ -33,7 +33,7 @@ static void limit(const char *path, int uid, long outside)
 	if (pid == 0) {
 		become(uid);
 		fd = try_connect(path);
-		if (fd != -1 && ask(fd, 0, "{\"request\":\"set-limit\",\"account\":{\"uid\":%ld},\"hard_bytes\":%ld,\"soft_bytes\":null}",
+		if (fd != -1 && send_request(fd, 0, "{\"request\":\"set-limit\",\"account\":{\"uid\":%ld},\"hard_bytes\":%ld,\"soft_bytes\":null}",
 				    outside, 1L << 30) == 0)
 			recv(fd, answer, sizeof(answer), 0);
 		_exit(0);

@@ -20,7 +20,7 @@ pub const RECEIVER: User = User { uid: Uid(64_204), subordinate: 0, count: 0 };
 
 /// The memory of an attack that a limit must cover.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Promise {
+pub enum Guarantee {
     /// All memory counts.
     AllMemory,
     /// Mapped and open memory counts; `docs/limitations.md` lists other memory that is not visible.
@@ -38,7 +38,7 @@ pub struct Attack {
     /// Duration, seconds.
     pub seconds: u32,
     /// Memory that the limit must cover.
-    pub promise: Promise,
+    pub guarantee: Guarantee,
     /// Arguments after the socket and the seconds.
     pub arguments: fn(&Daemon) -> Vec<String>,
     /// Setup before the attack, and checks during and after it.

@@ -17,7 +17,7 @@ use rustix::net::{
 };
 use serde_json::json;
 
-use crate::attack::{ATTACKER, Attack, BYSTANDER, NEWCOMER, Promise, Witness};
+use crate::attack::{ATTACKER, Attack, BYSTANDER, Guarantee, NEWCOMER, Witness};
 use crate::witnesses::{
     ContainerOfRoot, HugePages, IoUring, ManyCgroups, Receiver, SOCKET_NAME, SetuidHelper,
     SubordinateMemory, Swap, SysvSegments, map_namespace,
@@ -28,7 +28,7 @@ const PLAIN: Attack = Attack {
     program: "",
     limit_mib: 64,
     seconds: 4,
-    promise: Promise::AllMemory,
+    guarantee: Guarantee::AllMemory,
     arguments: |_| Vec::new(),
     witness: &Nothing,
 };
@@ -165,7 +165,7 @@ pub const ALL: &[Attack] = &[
         program: "memfd_sent",
         // Memory that the receiver keeps after the attacker has exited does not count for the
         // attacker.
-        promise: Promise::VisibleMemory,
+        guarantee: Guarantee::VisibleMemory,
         arguments: |_| vec![SOCKET_NAME.into(), "keep".into(), "300".into()],
         witness: &Receiver { mappings: 0 },
         ..PLAIN
@@ -173,7 +173,7 @@ pub const ALL: &[Attack] = &[
     Attack {
         name: "memfd-sent-and-closed",
         program: "memfd_sent",
-        promise: Promise::VisibleMemory,
+        guarantee: Guarantee::VisibleMemory,
         arguments: |_| vec![SOCKET_NAME.into(), "close".into(), "300".into()],
         witness: &Receiver { mappings: 0 },
         ..PLAIN
@@ -182,7 +182,7 @@ pub const ALL: &[Attack] = &[
         name: "mapped-elsewhere",
         program: "mapped_elsewhere",
         // The other user's proportional shares do not count for the attacker.
-        promise: Promise::VisibleMemory,
+        guarantee: Guarantee::VisibleMemory,
         arguments: |_| vec![SOCKET_NAME.into(), "300".into()],
         witness: &Receiver { mappings: 3 },
         ..PLAIN
@@ -197,7 +197,7 @@ pub const ALL: &[Attack] = &[
     Attack {
         name: "sysv-detached",
         program: "sysv_segments",
-        promise: Promise::VisibleMemory,
+        guarantee: Guarantee::VisibleMemory,
         arguments: |_| vec!["detached".into(), "300".into()],
         witness: &SysvSegments,
         ..PLAIN
@@ -205,7 +205,7 @@ pub const ALL: &[Attack] = &[
     Attack {
         name: "huge-pages",
         program: "huge_pages",
-        promise: Promise::VisibleMemory,
+        guarantee: Guarantee::VisibleMemory,
         arguments: |_| vec![HugePages::MIB.to_string(), "400".into()],
         witness: &HugePages,
         ..PLAIN

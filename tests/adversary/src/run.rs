@@ -16,7 +16,7 @@ use harness::outcome::{Check, Outcome};
 use harness::sampler::{Latencies, MemoryHistory, MemorySampler, RequestSampler};
 use harness::users::User;
 
-use crate::attack::{ATTACKER, Attack, BYSTANDER, INNOCENT, NEWCOMER, Promise, RECEIVER};
+use crate::attack::{ATTACKER, Attack, BYSTANDER, Guarantee, INNOCENT, NEWCOMER, RECEIVER};
 
 /// Memory above the limit that may be held for more than a second: the larger of this percentage of
 /// the limit, and of these bytes.
@@ -35,7 +35,7 @@ const CALM: Duration = Duration::from_millis(1500);
 pub struct AttackOutcome {
     memory: MemoryHistory,
     limit: u64,
-    promise: Promise,
+    guarantee: Guarantee,
     kills: usize,
     cpu_percent: u64,
     calm: Latencies,
@@ -160,11 +160,11 @@ fn play_once(
     let alive = daemon.is_alive();
     let mut checks = vec![Check::new("alive", alive, if alive { "it runs" } else { "it ended" })];
     checks.extend([attacked, others_live]);
-    let promise = attack.promise;
+    let guarantee = attack.guarantee;
     let mut outcome = AttackOutcome {
         memory,
         limit,
-        promise,
+        guarantee,
         kills,
         cpu_percent,
         calm,
@@ -201,9 +201,9 @@ fn mib(bytes: u64) -> u64 {
 
 impl AttackOutcome {
     fn measure(&self) -> fn(&Held) -> u64 {
-        match self.promise {
-            Promise::AllMemory => Held::with_hidden,
-            Promise::VisibleMemory => Held::total,
+        match self.guarantee {
+            Guarantee::AllMemory => Held::with_hidden,
+            Guarantee::VisibleMemory => Held::total,
         }
     }
 
@@ -212,7 +212,7 @@ impl AttackOutcome {
         let sustained = self.memory.sustained(self.measure());
         let hidden = self.memory.sustained(Held::with_hidden).saturating_sub(sustained);
         let mut held = format!("{} MiB for a second, {} allowed", mib(sustained), mib(allowed));
-        if self.promise == Promise::VisibleMemory {
+        if self.guarantee == Guarantee::VisibleMemory {
             held += &format!("; {} MiB are not seen", mib(hidden));
         }
         let (calm, slow) = (self.calm.percentile(95), self.latencies.percentile(95));

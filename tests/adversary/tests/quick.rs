@@ -4,7 +4,7 @@
 use std::process::Command;
 
 #[test]
-fn what_holds_against_attacks_today_still_holds() {
+fn known_defences_hold_against_attacks() {
     if let Some(why) = harness::missing() {
         test_support::skip(why);
         return;

@@ -4,7 +4,7 @@
 use std::process::Command;
 
 #[test]
-fn ordinary_programs_fare_under_a_limit_as_they_do_today() {
+fn ordinary_programs_have_known_results_under_a_limit() {
     if let Some(why) = harness::missing() {
         test_support::skip(why);
         return;

@@ -43,14 +43,14 @@ impl Helper {
     }
 
     /// Sends a command and waits for its answer.
-    pub fn ask(&mut self, command: &str) -> Option<String> {
+    pub fn request(&mut self, command: &str) -> Option<String> {
         self.begin(command);
         self.answer()
     }
 
     /// Sends a command that must succeed.
-    pub fn tell(&mut self, command: &str) {
-        assert_eq!(self.ask(command).as_deref(), Some("ok"), "{command}");
+    pub fn execute(&mut self, command: &str) {
+        assert_eq!(self.request(command).as_deref(), Some("ok"), "{command}");
     }
 
     /// Whether it is still running.

@@ -18,10 +18,10 @@ fn memory_is_resident_when_the_hog_answers_and_gone_when_it_is_freed() {
     for (command, kib) in
         [("touch 5000", 20_000), ("shmem 5000", 20_000), ("grow 20000", 20_000), ("huge 8", 16_384)]
     {
-        hog.tell(command);
+        hog.execute(command);
         let grown = resident_kib(hog.pid()) - before;
         assert!((kib..kib + 2048).contains(&grown), "{command}: {grown} KiB");
-        hog.tell("free");
+        hog.execute("free");
         assert!(resident_kib(hog.pid()) < before + 2048, "{command}");
     }
 }

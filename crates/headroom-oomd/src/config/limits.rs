@@ -54,7 +54,7 @@ pub(crate) enum LimitTarget {
     /// Several users together, by their name in the configuration.
     Group(String),
     /// Each ordinary user by itself, unless another limit names it.
-    Everyone,
+    OrdinaryUsers,
     /// Each cgroup by itself that matches this pattern.
     Cgroups(String),
 }
@@ -65,7 +65,7 @@ impl fmt::Display for LimitTarget {
         match self {
             Self::User(uid) => write!(f, "uid {uid} has"),
             Self::Group(name) => write!(f, "@{name} has"),
-            Self::Everyone => write!(f, "ordinary users have"),
+            Self::OrdinaryUsers => write!(f, "ordinary users have"),
             Self::Cgroups(pattern) => write!(f, "{pattern} has"),
         }
     }
@@ -178,7 +178,7 @@ fn parse_target(
             return Err(ConfigDiagnostic::new(table["name"].span(), message));
         }
         ("user", None) if value.get_ref().as_str() == Some("*") => {
-            ResolvedTarget::users(LimitTarget::Everyone, Vec::new())
+            ResolvedTarget::users(LimitTarget::OrdinaryUsers, Vec::new())
         }
         ("user", None) => {
             let uid = parse_limited(value)?;

@@ -61,7 +61,7 @@ mod tests {
         "# measured\nallocation-bytes-per-s = 10\nreclaim-bytes-per-s = 20\nreaction-us = 3\n";
 
     #[test]
-    fn what_was_measured_is_read() {
+    fn a_measured_margin_is_read() {
         let margin =
             Margin { allocation_bytes_per_s: 10, reclaim_bytes_per_s: 20, reaction_ns: 3000 };
         assert_eq!(parse(GOOD), Ok(margin));
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_wrong_is_named_with_what_happens_without_it() {
+    fn an_invalid_file_is_named_with_the_consequence() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("margin.toml");
         for (text, part) in [

@@ -351,7 +351,7 @@ impl Config {
                     let account = group(name).map(|group| AccountId::Group(group.id));
                     config.limits.extend(account.map(|account| (account, *limit)));
                 }
-                LimitTarget::Everyone => config.default_limit = Some(*limit),
+                LimitTarget::OrdinaryUsers => config.default_limit = Some(*limit),
                 LimitTarget::Cgroups(_) => {}
             }
         }
@@ -501,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_or_missing_default_file_limits_nobody() {
+    fn an_empty_or_missing_default_file_sets_no_limit() {
         for text in ["", "limit = []"] {
             assert_eq!(Config { files: Vec::new(), ..parse(text) }, Config::default());
         }
@@ -679,7 +679,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_says_what_counts() {
+    fn a_limit_has_the_counted_kinds() {
         let text = "[[limit]]\nuser = 5001\nhard = \"1G\"\naccount = [\"file\", \"anon\"]\n\
                     [[limit]]\nuser = 5002\nhard = \"1G\"\n";
         let config = parse(text);
@@ -730,7 +730,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_text_is_named_without_a_line() {
+    fn a_file_that_is_not_utf8_is_named_without_a_line() {
         let dir = tempfile::tempdir().unwrap();
         let files = in_folder(dir.path());
         std::fs::write(&files.main, [0xff, 0xfe, 0]).unwrap();

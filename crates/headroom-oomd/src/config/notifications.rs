@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_is_read_and_shown() {
+    fn settings_are_read_and_shown() {
         let config = parsed(
             "[metrics]\ntextfile = \"/a/b.prom\"\ninterval-s = 5\n\
              [hooks]\nbefore = [\"/bin/true\", \"x\"]\nbudget-ms = 7\nafter = [\"/bin/true\"]\n\

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_said_is_as_by_default() {
+    fn missing_settings_have_their_defaults() {
         assert_eq!(parsed("[machine]"), Ok(Some(Thresholds::default())));
         assert_eq!(parsed("[machine]\nenabled = false"), Ok(None));
         let text = "[machine]\nsoft = \"12.5%\"\nhard = \"64M\"\nforecast-ms = 0\nstall-ms = 7000\n\

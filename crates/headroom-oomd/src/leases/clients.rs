@@ -298,7 +298,7 @@ impl Leases {
         }
         // Closing the pidfd removes it from the epoll set.
         drop(client);
-        self.waiting.retain(|waiting| waiting.ask.client != id);
+        self.waiting.retain(|waiting| waiting.growth.client != id);
         if let Some(book) = self.books.get_mut(&account) {
             book.remove(id);
             if book.is_empty() {
@@ -314,7 +314,7 @@ impl Leases {
     pub(super) fn disconnect(&mut self, number: u64) {
         let Some(connection) = self.close(number) else { return };
         let Some(id) = connection.client else { return };
-        self.waiting.retain(|waiting| waiting.ask.client != id);
+        self.waiting.retain(|waiting| waiting.growth.client != id);
         if let Some(client) = self.clients.get_mut(&id)
             && client.connection == Some(number)
         {

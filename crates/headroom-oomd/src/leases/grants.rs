@@ -26,7 +26,7 @@ const ROUGH_SHARE: u64 = 2;
 
 /// A client's request for at least `need` bytes, and preferably `wish`.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ask {
+pub(super) struct Growth {
     pub(super) client: ClientId,
     /// The account that the client is charged to.
     account: AccountId,
@@ -48,7 +48,7 @@ pub(super) struct Demand {
 /// A deferred request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waiting {
-    pub(super) ask: Ask,
+    pub(super) growth: Growth,
     until_ns: u64,
 }
 
@@ -108,20 +108,20 @@ impl Leases {
         if !client.limited {
             return self.reply(id, &self.done(id, 0));
         }
-        let ask = Ask { client: id, account, need, wish };
-        match self.try_grow(ask, oom) {
+        let growth = Growth { client: id, account, need, wish };
+        match self.try_grow(growth, oom) {
             Ok(granted) => self.reply(id, &self.done(id, granted)),
             Err(status) => {
                 let can_wait = may_change(status) && wait_ms > 0;
                 let waiting = self.waiting.iter();
-                let others = waiting.clone().filter(|w| w.ask.account == account).count();
+                let others = waiting.clone().filter(|w| w.growth.account == account).count();
                 if can_wait
                     && others < MAX_WAITING_OF_A_USER
-                    && !waiting.clone().any(|w| w.ask.client == id)
+                    && !waiting.clone().any(|w| w.growth.client == id)
                 {
                     let wait_ms = u64::from(wait_ms.min(MAX_WAIT_MS));
                     let until_ns = monotonic_ns() + wait_ms * NS_PER_MS;
-                    self.waiting.push_back(Waiting { ask, until_ns });
+                    self.waiting.push_back(Waiting { growth, until_ns });
                     self.next_look_ns = 0;
                     return;
                 }
@@ -140,19 +140,19 @@ impl Leases {
         Reply { status, ..self.done(id, 0) }
     }
 
-    fn try_grow(&mut self, ask: Ask, oom: &mut OomManager) -> Result<u64, Status> {
-        let Ask { client: id, account, need, .. } = ask;
+    fn try_grow(&mut self, growth: Growth, oom: &mut OomManager) -> Result<u64, Status> {
+        let Growth { client: id, account, need, .. } = growth;
         // While the system is near its soft level, a grant does not exceed the need, and is refused
         // if it exceeds the room up to that level: it would hasten the next kill.
         let wish = match oom.system_room() {
             Some(room) if need > room => return Err(Status::Short),
             Some(_) => need,
-            None => ask.wish,
+            None => growth.wish,
         };
-        let ask = Ask { wish, ..ask };
-        let granted = match self.decide_roughly(ask, oom) {
+        let growth = Growth { wish, ..growth };
+        let granted = match self.decide_roughly(growth, oom) {
             Some(granted) => granted,
-            None => self.decide_exactly(ask, oom)?,
+            None => self.decide_exactly(growth, oom)?,
         };
         let book = self.books.get_mut(&account).ok_or(Status::NotYou)?;
         let lease = book.lease_mut(id).ok_or(Status::NotYou)?;
@@ -167,8 +167,8 @@ impl Leases {
     }
 
     /// Decides without an exact reading, which is not needed far below the limit.
-    fn decide_roughly(&mut self, ask: Ask, oom: &mut OomManager) -> Option<u64> {
-        let Ask { client: id, account, need, wish } = ask;
+    fn decide_roughly(&mut self, growth: Growth, oom: &mut OomManager) -> Option<u64> {
+        let Growth { client: id, account, need, wish } = growth;
         let standing = oom.accounts_mut().standing(account)?;
         let book = self.books.get(&account)?;
         let most = standing.used_bytes.checked_add(book.entitled())?.checked_add(need)?;
@@ -181,8 +181,8 @@ impl Leases {
         }
     }
 
-    fn decide_exactly(&mut self, ask: Ask, oom: &mut OomManager) -> Result<u64, Status> {
-        let Ask { client: id, account, need, wish } = ask;
+    fn decide_exactly(&mut self, growth: Growth, oom: &mut OomManager) -> Result<u64, Status> {
+        let Growth { client: id, account, need, wish } = growth;
         oom.accounts_mut().set_precision(account, Precision::Exact);
         let decide = |leases: &mut Self, oom: &mut OomManager| {
             let standing = leases.look(account, oom)?;
@@ -197,7 +197,7 @@ impl Leases {
         }
         // Requests the other clients' allocators to return unused memory; they check the flag
         // later.
-        self.ask_back(account, Some(id));
+        self.recall(account, Some(id));
         Err(Status::Full)
     }
 
@@ -236,11 +236,11 @@ impl Leases {
         bytes
     }
 
-    fn ask_back(&self, account: AccountId, except: Option<ClientId>) {
+    fn recall(&self, account: AccountId, except: Option<ClientId>) {
         let Some(book) = self.books.get(&account) else { return };
         for (id, _) in book.leases().filter(|(id, _)| Some(*id) != except) {
             if let Some(page) = page_of(&self.clients, id) {
-                page.ask_back();
+                page.recall();
             }
         }
     }
@@ -251,7 +251,7 @@ impl Leases {
         if self.collect(account, None, oom) {
             tracing::debug!(%account, "memory is short: unused leases taken back");
         }
-        self.ask_back(account, None);
+        self.recall(account, None);
     }
 
     /// Takes back the balances of clients that sent no request since the last collection.
@@ -274,8 +274,8 @@ impl Leases {
         let now_ns = monotonic_ns();
         for _ in 0..self.waiting.len().min(WAITING_PER_TURN) {
             let Some(waiting) = self.waiting.pop_front() else { return };
-            let Waiting { ask, until_ns } = waiting;
-            let client = ask.client;
+            let Waiting { growth, until_ns } = waiting;
+            let client = growth.client;
             let Some(owner) = self.clients.get(&client).map(|client| client.owner) else {
                 continue;
             };
@@ -284,7 +284,7 @@ impl Leases {
                 continue;
             }
             let begun = CpuTime::now();
-            match self.try_grow(ask, oom) {
+            match self.try_grow(growth, oom) {
                 Ok(granted) => self.reply(client, &self.done(client, granted)),
                 Err(status) if may_change(status) && now_ns < until_ns => {
                     self.waiting.push_back(waiting);
@@ -386,8 +386,8 @@ impl Leases {
             page.set_unlimited();
         }
         self.note(id, oom);
-        if self.waiting.iter().any(|waiting| waiting.ask.client == id) {
-            self.waiting.retain(|waiting| waiting.ask.client != id);
+        if self.waiting.iter().any(|waiting| waiting.growth.client == id) {
+            self.waiting.retain(|waiting| waiting.growth.client != id);
             self.reply(id, &self.done(id, 0));
         }
     }

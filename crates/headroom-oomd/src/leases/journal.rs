@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_written_is_there_for_the_next_daemon() {
+    fn the_journal_is_read_by_the_next_daemon() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("leases");
         let record =

@@ -327,7 +327,7 @@ impl Leases {
             let Some(account) = of_ref(limit.account) else { continue };
             self.look(account, oom);
             if let Some(book) = self.books.get(&account) {
-                limit.leased_bytes = book.promised();
+                limit.leased_bytes = book.reserved();
                 limit.leaseholders = book.len() as u32;
             }
         }

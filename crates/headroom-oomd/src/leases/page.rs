@@ -82,7 +82,7 @@ impl SharedPage {
     }
 
     /// Requests the client's allocator to return unused memory.
-    pub fn ask_back(&self) {
+    pub fn recall(&self) {
         self.word(page::RECALL).store(1, Relaxed);
     }
 }
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_taken_back_is_at_most_what_was_granted() {
+    fn at_most_the_grant_is_taken_back() {
         let (page, _file) = SharedPage::create().unwrap();
         page.add(100);
         assert_eq!((page.unspent(1000), page.take_back(30, 1000)), (100, 70));

@@ -342,7 +342,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_what_the_controller_knows_a_limit_counts_its_kinds() {
+    fn a_limit_counts_its_kinds_of_the_controllers_charge() {
         let memory = CgroupMemory {
             anon: 1000,
             shmem: 500,

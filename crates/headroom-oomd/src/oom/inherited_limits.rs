@@ -47,7 +47,7 @@ pub(super) fn inherit_own_limits(manager: &mut OomManager) {
         if manager.accounts().ledger().account(account).is_none()
             && let Err(error) = manager.state.accounts.watch_mut().clear_limit(account)
         {
-            tracing::warn!(%account, "cannot drop a limit that nobody sets any more: {error}");
+            tracing::warn!(%account, "cannot drop a limit without a source: {error}");
         }
     }
 }

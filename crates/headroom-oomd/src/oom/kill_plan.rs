@@ -64,7 +64,7 @@ pub(super) enum Method {
     /// SIGKILL: one system call.
     Kill,
     /// SIGTERM, and SIGKILL after this time, milliseconds.
-    Ask { grace_ms: u64 },
+    Terminate { grace_ms: u64 },
     /// The kernel program sent SIGKILL at this time, nanoseconds.
     SentByKernel { at_ns: u64 },
 }

@@ -16,7 +16,7 @@ pub(super) fn kill_record(plan: KillPlan, signalled_ns: u64, remark: &str) -> Wh
     };
     let killer = match plan.method {
         Method::SentByKernel { .. } => KilledBy::Kernel,
-        Method::Kill | Method::Ask { .. } => KilledBy::Daemon,
+        Method::Kill | Method::Terminate { .. } => KilledBy::Daemon,
     };
     let ago_micros = monotonic_ns().saturating_sub(signalled_ns) / 1000;
     let decide_ns = plan.noticed_ns.map(|noticed_ns| signalled_ns.saturating_sub(noticed_ns));

@@ -533,7 +533,7 @@ impl OomManager {
         while let Some(action) = self.state.kills.poll(monotonic_ns()) {
             match action {
                 Action::KillNow { token, latch, .. } => {
-                    self.executor.kill_asked(token, latch, &mut self.state);
+                    self.executor.kill_after_grace(token, latch, &mut self.state);
                 }
                 Action::Settled { kill, settled } => {
                     let outcome = self.executor.finish(&kill, settled);

@@ -202,9 +202,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_is_asked_anew_after_a_while_and_under_another_name() {
+    fn cached_preferences_expire_with_time_and_with_a_new_name() {
         let mut preferences = RulePreferences::new(rule_about_this_program(KillPreference::Avoid));
-        let mut said = |rules: Option<Rules>, process: Process, now_ns| {
+        let mut preference = |rules: Option<Rules>, process: Process, now_ns| {
             if let Some(rules) = rules {
                 preferences.rules = rules;
             }
@@ -212,11 +212,11 @@ mod tests {
             preferences.apply(&mut processes, now_ns);
             processes[0].preference
         };
-        assert_eq!(said(None, ourselves(), 1), KillPreference::Avoid);
+        assert_eq!(preference(None, ourselves(), 1), KillPreference::Avoid);
         let prefer = Some(rule_about_this_program(KillPreference::Prefer));
-        assert_eq!(said(prefer, ourselves(), 2), KillPreference::Avoid, "remembered");
+        assert_eq!(preference(prefer, ourselves(), 2), KillPreference::Avoid, "remembered");
         let renamed = Process { comm: Comm::new(b"other"), ..ourselves() };
-        assert_eq!(said(None, renamed, 3), KillPreference::Prefer);
-        assert_eq!(said(None, ourselves(), CACHE_NS), KillPreference::Prefer);
+        assert_eq!(preference(None, renamed, 3), KillPreference::Prefer);
+        assert_eq!(preference(None, ourselves(), CACHE_NS), KillPreference::Prefer);
     }
 }

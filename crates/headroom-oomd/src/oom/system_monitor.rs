@@ -23,9 +23,9 @@ use crate::clock::{NS_PER_MS, monotonic_ns};
 const SLOW_LOOK_MS: u64 = 1_000;
 /// Longest time between SIGTERM and SIGKILL, milliseconds: saving data takes time, and all other
 /// processes wait while memory is short.
-const ASK_GRACE_MS: u64 = 1_000;
+const SIGTERM_GRACE_MS: u64 = 1_000;
 /// If less time is left until the hard level, milliseconds, no SIGTERM is sent but SIGKILL.
-const MIN_ASK_GRACE_MS: u64 = 200;
+const MIN_SIGTERM_GRACE_MS: u64 = 200;
 /// Idle memory and unused leases are requested while available memory is below the soft level plus
 /// this fraction (1/2) of it, early enough for a response.
 const SHRINK_SHARE: u64 = 2;
@@ -206,13 +206,13 @@ impl SystemMonitor {
         };
         self.no_victim = None;
         let Ok(pinned) = PinnedVictim::open(&choice.victim) else { return Decision::Retry };
-        let grace = ask_grace_ms(trigger.pressure)
-            .filter(|_| pinned.victim.can_be_asked() && choice.sharers == 0);
+        let grace = sigterm_grace_ms(trigger.pressure)
+            .filter(|_| pinned.victim.handles_sigterm() && choice.sharers == 0);
         let reading = trigger.reading;
         Decision::Kill(KillPlan {
             purpose: Purpose::System,
             trigger: trigger_of(trigger.pressure),
-            method: grace.map_or(Method::Kill, |grace_ms| Method::Ask { grace_ms }),
+            method: grace.map_or(Method::Kill, |grace_ms| Method::Terminate { grace_ms }),
             payer: state.charged(choice.victim.account),
             group: None,
             choice,
@@ -319,10 +319,10 @@ fn trigger_of(pressure: Pressure) -> Trigger {
 }
 
 /// Grace period between SIGTERM and SIGKILL, milliseconds: half of the time that is left.
-fn ask_grace_ms(pressure: Pressure) -> Option<u64> {
+fn sigterm_grace_ms(pressure: Pressure) -> Option<u64> {
     let Pressure::Soft { left_ms } = pressure else { return None };
-    let half = left_ms.map_or(ASK_GRACE_MS, |left| left / 2);
-    (half >= MIN_ASK_GRACE_MS).then_some(half.min(ASK_GRACE_MS))
+    let half = left_ms.map_or(SIGTERM_GRACE_MS, |left| left / 2);
+    (half >= MIN_SIGTERM_GRACE_MS).then_some(half.min(SIGTERM_GRACE_MS))
 }
 
 #[cfg(test)]
@@ -330,12 +330,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_victim_is_asked_first_where_there_is_time() {
-        assert_eq!(ask_grace_ms(Pressure::Soft { left_ms: None }), Some(1000));
-        assert_eq!(ask_grace_ms(Pressure::Soft { left_ms: Some(60_000) }), Some(1000));
-        assert_eq!(ask_grace_ms(Pressure::Soft { left_ms: Some(600) }), Some(300));
-        assert_eq!(ask_grace_ms(Pressure::Soft { left_ms: Some(300) }), None);
-        assert_eq!(ask_grace_ms(Pressure::Hard), None);
-        assert_eq!(ask_grace_ms(Pressure::Exhausting { in_ms: 50 }), None);
+    fn a_victim_gets_sigterm_first_if_time_remains() {
+        assert_eq!(sigterm_grace_ms(Pressure::Soft { left_ms: None }), Some(1000));
+        assert_eq!(sigterm_grace_ms(Pressure::Soft { left_ms: Some(60_000) }), Some(1000));
+        assert_eq!(sigterm_grace_ms(Pressure::Soft { left_ms: Some(600) }), Some(300));
+        assert_eq!(sigterm_grace_ms(Pressure::Soft { left_ms: Some(300) }), None);
+        assert_eq!(sigterm_grace_ms(Pressure::Hard), None);
+        assert_eq!(sigterm_grace_ms(Pressure::Exhausting { in_ms: 50 }), None);
     }
 }

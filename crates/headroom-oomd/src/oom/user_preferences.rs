@@ -47,7 +47,7 @@ impl UserPreferences {
         if of_the_user >= MAX_OF_A_USER && !self.of.contains_key(&process.id) {
             let uid = process.uid;
             return Err(format!(
-                "uid {uid} has said something of {MAX_OF_A_USER} processes already"
+                "uid {uid} has set the preference of {MAX_OF_A_USER} processes already"
             ));
         }
         self.of.insert(process.id, Preference { uid: process.uid, preference });
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_counts_among_the_users_own_processes_and_below_a_rule() {
+    fn preferences_apply_to_own_processes_and_rank_below_rules() {
         let mut preferences = UserPreferences::default();
         preferences.set(&process(1, ALICE), Importance::Avoid).unwrap();
         preferences.set(&process(2, ALICE), Importance::Prefer).unwrap();
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn who_shares_a_limit_can_offer_its_own_processes_but_not_others_in_place_of_them() {
+    fn users_of_a_shared_limit_can_prefer_their_own_processes_only() {
         let mut preferences = UserPreferences::default();
         preferences.set(&process(1, ALICE), Importance::Avoid).unwrap();
         preferences.set(&process(2, ALICE), Importance::Prefer).unwrap();

@@ -167,7 +167,7 @@ impl BoundedReader {
 }
 
 fn start() -> io::Result<Reader> {
-    let (questions, asked) = sync_channel::<Question>(1);
+    let (questions, queue) = sync_channel::<Question>(1);
     let (give, answers) = sync_channel(1);
     let ended = Arc::new(AtomicBool::new(false));
     let done = Arc::clone(&ended);
@@ -178,7 +178,7 @@ fn start() -> io::Result<Reader> {
         own_tid.store(id.unsigned_abs(), Ordering::Relaxed);
         let mut proc = Proc::default();
         let mut spent_ns = thread_cpu_ns();
-        while let Ok(question) = asked.recv() {
+        while let Ok(question) = queue.recv() {
             let answer = question.answer(&mut proc);
             let now_ns = thread_cpu_ns();
             let cpu_ns = now_ns - spent_ns;

@@ -257,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_share_is_of_what_counts() {
+    fn a_share_includes_the_counted_kinds_only() {
         let rollup = SmapsRollup {
             pss_anon_bytes: Some(1),
             pss_shmem_bytes: Some(20),

@@ -50,14 +50,14 @@ pub struct UsageWorker {
 impl UsageWorker {
     /// Starts the thread.
     pub fn start() -> io::Result<Self> {
-        let (requests, asked) = sync_channel(QUEUE);
+        let (requests, queue) = sync_channel(QUEUE);
         let shared = Arc::new(Shared {
             measured: Mutex::default(),
             limited: AtomicBool::new(false),
             grown: AtomicBool::new(false),
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
         });
-        let work = Work { asked, shared: Arc::clone(&shared), before: None };
+        let work = Work { queue, shared: Arc::clone(&shared), before: None };
         std::thread::Builder::new().name("usage".into()).spawn(move || work.run())?;
         Ok(Self { requests, shared })
     }
@@ -98,7 +98,7 @@ impl AsFd for UsageWorker {
 }
 
 struct Work {
-    asked: Receiver<Request>,
+    queue: Receiver<Request>,
     shared: Arc<Shared>,
     /// Page tables and shared memory at the last search, or the minimum since, bytes.
     before: Option<u64>,
@@ -113,7 +113,7 @@ impl Work {
         let _ = nice(NICE).or_else(|_| nice(0));
         let mut measurer = Measurer::new();
         loop {
-            match self.asked.recv_timeout(LOOK) {
+            match self.queue.recv_timeout(LOOK) {
                 Ok(request) => {
                     let measurement = measurer.measure(request);
                     let measured = &self.shared.measured;

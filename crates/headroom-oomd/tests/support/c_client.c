@@ -9,7 +9,7 @@
 
 #define PIECE 4096
 
-static void say(const char *what, long number)
+static void print_result(const char *what, long number)
 {
 	printf("%s %ld\n", what, number);
 	fflush(stdout);
@@ -19,14 +19,14 @@ static void leases(void)
 {
 	tm_lease lease = tm_reserve(4 << 20, 0);
 
-	say("reserved", lease != 0);
-	say("released", tm_release(lease));
+	print_result("reserved", lease != 0);
+	print_result("released", tm_release(lease));
 	errno = 0;
-	say("released twice", tm_release(lease) == -1 && errno == EINVAL);
+	print_result("released twice", tm_release(lease) == -1 && errno == EINVAL);
 	lease = tm_reserve(1 << 20, 0);
-	say("committed", tm_commit(lease));
+	print_result("committed", tm_commit(lease));
 	errno = 0;
-	say("too much", tm_reserve(1 << 30, 0) == 0 && errno == ENOMEM && strlen(tm_why()) > 0);
+	print_result("too much", tm_reserve(1 << 30, 0) == 0 && errno == ENOMEM && strlen(tm_why()) > 0);
 }
 
 static void blocks(void)
@@ -36,20 +36,20 @@ static void blocks(void)
 
 	for (int i = 0; i < 1000; i++)
 		zeros &= block[i] == 0;
-	say("zeroed", zeros);
+	print_result("zeroed", zeros);
 	memset(block, 7, 1000);
 	block = trealloc(block, 1 << 20);
-	say("kept", block && block[0] == 7 && block[999] == 7);
+	print_result("kept", block && block[0] == 7 && block[999] == 7);
 	tfree(block);
 	tfree(NULL);
 }
 
 static void transaction(void)
 {
-	say("transaction reserved", transaction_reserve(1 << 20));
+	print_result("transaction reserved", transaction_reserve(1 << 20));
 	char *block = tmalloc(512 << 10);
 	memset(block, 1, 512 << 10);
-	say("transaction committed", transaction_commit(1 << 20));
+	print_result("transaction committed", transaction_commit(1 << 20));
 	tfree(block);
 }
 
@@ -58,12 +58,12 @@ static void limits(unsigned long lower)
 	uid_t uids[8];
 	unsigned long bytes[8];
 
-	say("limit lowered", set_mm_limit(getuid(), lower));
+	print_result("limit lowered", set_mm_limit(getuid(), lower));
 	int count = get_mm_limit(uids, bytes, 8);
-	say("limits seen", count);
-	say("limit", count > 0 && uids[0] == getuid() ? (long)bytes[0] : -1);
+	print_result("limits seen", count);
+	print_result("limit", count > 0 && uids[0] == getuid() ? (long)bytes[0] : -1);
 	errno = 0;
-	say("another's limit", set_mm_limit(getuid() + 1, lower) == -1 && errno == EPERM);
+	print_result("another's limit", set_mm_limit(getuid() + 1, lower) == -1 && errno == EPERM);
 }
 
 /* Allocates until a refusal, in pieces that are written to. */
@@ -81,21 +81,21 @@ static void fill(void)
 		last = piece;
 		pieces++;
 	}
-	say("refused", errno == ENOMEM);
-	say("bytes", pieces * PIECE);
+	print_result("refused", errno == ENOMEM);
+	print_result("bytes", pieces * PIECE);
 	while (last) {
 		void *next = *(void **)last;
 		tfree(last);
 		last = next;
 	}
 	void *again = tmalloc(PIECE);
-	say("granted again", again != NULL);
+	print_result("granted again", again != NULL);
 	tfree(again);
 }
 
 int main(void)
 {
-	say("headroom", tm_headroom() > 0);
+	print_result("headroom", tm_headroom() > 0);
 	leases();
 	blocks();
 	transaction();

@@ -158,32 +158,32 @@ impl Daemon {
     }
 
     /// Sends one request, as root.
-    pub fn ask(&self, request: &Request) -> Reply {
+    pub fn request(&self, request: &Request) -> Reply {
         Client::connect(&self.socket()).unwrap().call(request).unwrap()
     }
 
     /// Sends one request with another user's credentials.
-    pub fn ask_as(&self, uid: Uid, request: &Request) -> Reply {
+    pub fn request_as(&self, uid: Uid, request: &Request) -> Reply {
         let (socket, request) = (self.socket(), request.clone());
-        let ask = move || Client::connect(&socket).unwrap().call(&request).unwrap();
-        test_support::spawn_as(uid, ask).join().unwrap()
+        let call = move || Client::connect(&socket).unwrap().call(&request).unwrap();
+        test_support::spawn_as(uid, call).join().unwrap()
     }
 
     pub fn set_limit(&self, uid: Uid, hard_bytes: u64) {
         let account = AccountRef::user(uid);
         let request = Request::SetLimit { account, hard_bytes, soft_bytes: None };
-        assert_eq!(self.ask(&request), Reply::Done);
+        assert_eq!(self.request(&request), Reply::Done);
     }
 
     pub fn status(&self) -> Status {
-        match self.ask(&Request::Status) {
+        match self.request(&Request::Status) {
             Reply::Status(status) => status,
             other => panic!("{other:?}"),
         }
     }
 
     pub fn limit(&self, uid: Uid) -> Option<UserLimit> {
-        match self.ask(&Request::ListLimits) {
+        match self.request(&Request::ListLimits) {
             Reply::Limits { limits } => limits.into_iter().find(|limit| limit.account.uid == uid.0),
             other => panic!("{other:?}"),
         }
@@ -196,7 +196,7 @@ impl Daemon {
 
     /// Decisions about any account, oldest first.
     pub fn why_account(&self, account: AccountRef) -> Vec<Why> {
-        match self.ask(&Request::Why { last: 1000 }) {
+        match self.request(&Request::Why { last: 1000 }) {
             Reply::Why { records } => {
                 records.into_iter().rev().filter(|why| why.account == account).collect()
             }

@@ -33,13 +33,13 @@ impl Hog {
 
     /// Requests it to change its name to `hog-NUMBER`.
     pub fn name(&mut self, number: u32) {
-        self.helper.tell(&format!("name hog-{number}"));
+        self.helper.execute(&format!("name hog-{number}"));
     }
 
     /// Requests it to fork this number of children, which share its memory until they write.
     pub fn fork(&mut self, children: u32) {
         for _ in 0..children {
-            self.helper.ask("fork").expect("the child's pid");
+            self.helper.request("fork").expect("the child's pid");
         }
     }
 
@@ -48,7 +48,7 @@ impl Hog {
         self.begin_share(kib);
         assert!(self.survived());
         for _ in 0..children {
-            self.helper.ask("forkagain").expect("the child's pid");
+            self.helper.request("forkagain").expect("the child's pid");
         }
     }
 
@@ -71,14 +71,14 @@ impl Hog {
     /// returns when it is about to begin. Each has 2 MiB of its own, and exits by itself after a
     /// while.
     pub fn breed(&mut self, generations: u32) {
-        self.helper.tell(&format!("breed {generations}"));
+        self.helper.execute(&format!("breed {generations}"));
     }
 
     /// Requests it to keep this number of children, replacing each one that is killed; returns when
     /// it is about to begin. Each child allocates 16 MiB within a tenth of a second. All exit by
     /// themselves after a while.
     pub fn replace(&mut self, children: u32) {
-        self.helper.tell(&format!("replace {children}"));
+        self.helper.execute(&format!("replace {children}"));
     }
 
     /// Waits until the last request is complete. `false`: the hog was killed meanwhile.

@@ -40,7 +40,7 @@ impl Leaser {
     }
 
     /// Sends an order and waits for its answer, a number.
-    pub fn ask(&mut self, order: &str) -> u64 {
+    pub fn request(&mut self, order: &str) -> u64 {
         self.order(order);
         let answer = self.answer();
         let answer = answer

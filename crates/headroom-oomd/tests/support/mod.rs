@@ -19,10 +19,10 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 pub const MIB: u64 = 1 << 20;
 
 /// Retries until there is a result; panics with `what` after the timeout.
-pub fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+pub fn eventually<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
-        if let Some(answer) = ask() {
+        if let Some(answer) = poll() {
             return answer;
         }
         assert!(start.elapsed() < PATIENCE, "in {PATIENCE:?} it did not happen that {what}");

@@ -64,10 +64,10 @@ pub fn kill(globals: &Globals, arguments: &Kill) -> anyhow::Result<ExitCode> {
     // Killed processes keep their names until their parents wait for them.
     let comms: Vec<String> = reap.reports().iter().map(|r| comm(r.identity.pid)).collect();
     if std::io::stderr().is_terminal() && globals.format() == Format::Text {
-        let _ = reap.wait_and_tell(DRAWN_EVERY, |status| draw_line(&progress(&status)));
+        let _ = reap.wait_with_progress(DRAWN_EVERY, |status| draw_line(&progress(&status)));
         draw_line("");
     } else {
-        let _ = reap.wait_and_tell(DRAWN_EVERY, |_| {});
+        let _ = reap.wait_with_progress(DRAWN_EVERY, |_| {});
     }
     let (status, reports) = (reap.status(), reap.reports());
     complaints.extend(reports.iter().filter_map(|report| complaint(&report.end)));

@@ -156,12 +156,12 @@ fn last_chars(text: &str, count: usize) -> &str {
 }
 
 fn explain(doing: &str, error: libbpf_rs::Error) -> NotifierError {
-    let said = WARNINGS.lock().map(|mut warnings| std::mem::take(&mut *warnings));
-    let said = said.unwrap_or_default().join("; ");
-    if said.is_empty() {
+    let warnings = WARNINGS.lock().map(|mut warnings| std::mem::take(&mut *warnings));
+    let warnings = warnings.unwrap_or_default().join("; ");
+    if warnings.is_empty() {
         NotifierError::bpf(doing, error)
     } else {
-        NotifierError::bpf(format!("{doing} ({said})"), error)
+        NotifierError::bpf(format!("{doing} ({warnings})"), error)
     }
 }
 

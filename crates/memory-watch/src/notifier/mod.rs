@@ -192,7 +192,7 @@ impl Notifier {
         const TOLERANCE_PAGES: u64 = 1024;
         if read.abs_diff(statm.resident_pages) > TOLERANCE_PAGES {
             return Err(NotifierError::Unsupported(format!(
-                "the programs read {read} resident pages of this process, /proc/self/statm says {}",
+                "the programs read {read} resident pages of this process, /proc/self/statm has {}",
                 statm.resident_pages
             )));
         }
@@ -264,7 +264,7 @@ impl Watch for Notifier {
         slot.clear_pages.store(soft_pages - soft_pages / CLEAR_SHARE, Relaxed);
         slot.hard_pages.store(hard_pages, Relaxed);
         slot.soft_pages.store(soft_pages, Relaxed);
-        slot.told.store(0, Release);
+        slot.reported.store(0, Release);
         // Charges running processes, and checks the new limits at once.
         self.charge_all().map(|_| ())
     }
@@ -311,7 +311,7 @@ impl Watch for Notifier {
             }
         };
         slot.armed_index.store(index, Release);
-        slot.told.store(0, Release);
+        slot.reported.store(0, Release);
         Ok(())
     }
 
@@ -358,7 +358,7 @@ impl Watch for Notifier {
         // between sees the account too small rather than too large.
         slot.correction.store(correction.pages, Release);
         slot.unconfirmed.fetch_sub(confirmed, Release);
-        slot.told.store(0, Release);
+        slot.reported.store(0, Release);
         Ok(())
     }
 
@@ -396,7 +396,7 @@ impl Watch for Notifier {
         // A victim that has not exited (its grace period is over) counts as running again.
         slot.victim_mm.store(0, Relaxed);
         slot.dying_pages.store(0, Relaxed);
-        slot.told.store(0, Relaxed);
+        slot.reported.store(0, Relaxed);
         slot.latch.store(0, Release);
     }
 

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_on_another_filesystem_is_refused_with_what_to_do() {
+    fn a_folder_on_another_filesystem_is_refused_with_a_remedy() {
         let folder = tempfile::tempdir().unwrap();
         let error = Pins::open(&folder.path().join("deep/er"), 1).err().unwrap().to_string();
         assert!(error.contains("is not on a BPF file system; mount one"), "{error}");

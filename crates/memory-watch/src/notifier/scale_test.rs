@@ -56,7 +56,7 @@ fn add_address_spaces(notifier: &Notifier, count: u32, users: u32) -> libbpf_rs:
 fn hog(uid: Uid) -> Helper {
     let mut hog =
         Helper::run(Command::new(test_support::programs::memory_hog()).arg(uid.to_string()));
-    hog.tell("touch 1000");
+    hog.execute("touch 1000");
     hog
 }
 

@@ -59,7 +59,7 @@ impl<T: SharedElement> SharedMap<T> {
             )
         };
         let base = base.map_err(|e| NotifierError::os(format!("map BPF array {}", name()), e))?;
-        let base = NonNull::new(base).expect("mmap never returns page 0 unless asked to");
+        let base = NonNull::new(base).expect("mmap never returns page 0 unless requested");
         Ok(Self { base, len, element: PhantomData })
     }
 

@@ -25,7 +25,7 @@ impl Notifier {
         for (index, uids) in uids_of {
             let slots = map(&self.object, "slots").map_err(text)?;
             if !self.slots.adopt(&slots, index).map_err(text)? {
-                return Err(format!("uids {uids:?} are said to have slot {index}"));
+                return Err(format!("uids {uids:?} share slot {index}"));
             }
             let slot = self.slots.get(index).ok_or("a slot is missing")?;
             let limit = SlotLimit {

@@ -117,7 +117,7 @@ pub struct Slot {
     pub events: AtomicU64,
     pub zone: AtomicU32,
     pub latch: AtomicU32,
-    pub told: AtomicU32,
+    pub reported: AtomicU32,
     pub unused_word: u32,
     pub victim_mm: AtomicU64,
     pub largest_mm: AtomicU64,

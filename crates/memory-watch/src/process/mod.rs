@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_gone_is_told_from_other_errors() {
+    fn errors_of_exited_processes_are_distinct() {
         let (_dir, mut proc) = fake(42, "stat", b"");
         assert!(proc.stat(43).unwrap_err().is_gone());
         assert!(!proc.stat(42).unwrap_err().is_gone());

@@ -76,7 +76,7 @@ impl Hog {
         let mut command = Command::new(test_support::programs::memory_hog());
         let mut hog = Self(Helper::run(command.arg(uid.to_string())));
         // A change of uid is charged at the next fault (before Linux 6.2: at the next batch).
-        hog.tell("touch 100");
+        hog.execute("touch 100");
         hog
     }
 
@@ -86,7 +86,7 @@ impl Hog {
     }
 
     /// Sends a command and waits for the reply.
-    pub fn ask(&mut self, command: &str) -> String {
+    pub fn request(&mut self, command: &str) -> String {
         self.begin(command);
         self.answer()
     }

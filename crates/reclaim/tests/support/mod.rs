@@ -47,15 +47,15 @@ impl Holder {
     /// Starts a child with this much memory, MiB, that has then executed a command.
     pub fn with(mib: usize, command: &str) -> Self {
         let mut holder = Self::start(mib);
-        holder.helper.tell(command);
+        holder.helper.execute(command);
         holder
     }
 
     /// Starts a child by the given command.
     pub fn run(command: &mut Command, mib: usize) -> Self {
         let mut helper = Helper::run(command);
-        helper.tell(&format!("grow {}", mib << 10));
-        let own_pid = helper.ask("pid").expect("it lives").parse().expect("a pid");
+        helper.execute(&format!("grow {}", mib << 10));
+        let own_pid = helper.request("pid").expect("it lives").parse().expect("a pid");
         Self { helper, own_pid }
     }
 

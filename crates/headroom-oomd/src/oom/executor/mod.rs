@@ -80,7 +80,7 @@ impl Executor {
         });
         let sender = match plan.method {
             Method::SentByKernel { .. } => Sender::KernelProgram,
-            Method::Kill | Method::Ask { .. } => Sender::Daemon,
+            Method::Kill | Method::Terminate { .. } => Sender::Daemon,
         };
         let process = plan.choice.victim;
         let (token, latch) = state.kills.signalled(NewKill {
@@ -143,9 +143,9 @@ impl Executor {
         state: &mut SharedState,
     ) -> bool {
         let Ok(victim) = open(process) else { return false };
-        let signal = if victim.can_be_asked() { signal } else { Signal::Kill };
+        let signal = if victim.handles_sigterm() { signal } else { Signal::Kill };
         let done = match signal {
-            Signal::Terminate { .. } => victim.ask_to_end(),
+            Signal::Terminate { .. } => victim.send_sigterm(),
             Signal::Kill => victim.send_kill(),
         };
         if done.is_err() {
@@ -204,7 +204,7 @@ impl Executor {
     }
 
     /// Sends SIGKILL to a victim that has not exited in time after SIGTERM.
-    pub(super) fn kill_asked(
+    pub(super) fn kill_after_grace(
         &mut self,
         token: KillToken,
         latch: LatchAction,
@@ -271,9 +271,9 @@ fn send(plan: &KillPlan) -> Result<Sent, KillError> {
             victim?.send_kill()?;
             Signal::Kill
         }
-        Method::Ask { grace_ms } => {
+        Method::Terminate { grace_ms } => {
             let until_ns = monotonic_ns() + grace_ms * NS_PER_MS;
-            victim?.ask_to_end()?;
+            victim?.send_sigterm()?;
             Signal::Terminate { until_ns }
         }
     };

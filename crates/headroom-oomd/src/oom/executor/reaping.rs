@@ -110,9 +110,9 @@ impl AsFd for Reaping {
 impl Entry {
     fn step(&mut self, reaper: &Reaper, epoll: &OwnedFd, kills: &mut KillsInFlight) {
         let now_ns = monotonic_ns();
-        let asked = kills.get(self.token).is_some_and(InFlightKill::is_asked);
+        let terminating = kills.get(self.token).is_some_and(InFlightKill::is_terminating);
         // The memory of a victim that was only sent SIGTERM is not released before it has exited.
-        if asked && !self.reclaim.victim().has_exited() {
+        if terminating && !self.reclaim.victim().has_exited() {
             return;
         }
         let progress = self.reclaim.step(reaper, self.token.0);
