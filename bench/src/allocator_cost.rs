@@ -116,11 +116,11 @@ impl Case {
             command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?));
         }
         let mut child = command.spawn().context("cannot start a worker")?;
-        let mut said = String::new();
-        child.stdout.take().context("no output")?.read_to_string(&mut said)?;
+        let mut output = String::new();
+        child.stdout.take().context("no output")?.read_to_string(&mut output)?;
         let status = child.wait()?;
         anyhow::ensure!(status.success(), "{}: the worker ended: {status}", self.name());
-        said.trim().parse().with_context(|| format!("the worker said {said:?}"))
+        output.trim().parse().with_context(|| format!("the worker printed {output:?}"))
     }
 }
 

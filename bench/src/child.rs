@@ -99,7 +99,7 @@ pub unsafe fn become_user(uid: Uid, parent: u32) {
 }
 
 /// A uid that no account has, a different one in each running program.
-pub fn nobodys_uid() -> Uid {
+pub fn unused_uid() -> Uid {
     /// Above the uids that systems assign, below most systems' ranges for user namespaces.
     const FROM: u32 = 62_000_000;
     Uid(FROM + std::process::id())
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_child_that_is_killed_is_told_from_one_that_exits() {
+    fn a_killed_child_is_distinguished_from_one_that_exits() {
         let start = |script| Child::start(Command::new("sh").args(["-c", script])).unwrap();
         let ends = |child: &Child| {
             let start = std::time::Instant::now();

@@ -22,7 +22,7 @@ use rustix::net::{
 
 use crate::affinity::Class;
 use crate::measure::message;
-use crate::peer::{Peer, say_ready};
+use crate::peer::{Peer, report_ready};
 use crate::statistics::Tally;
 
 /// Sizes of the calls, picked at random, bytes.
@@ -93,7 +93,7 @@ fn serve_binder(device: &str, threads: usize) -> Result<()> {
                 let _ = failed.send(end);
             });
         }
-        say_ready();
+        report_ready();
         // The other threads are blocked in the driver and cannot be stopped: the process exits.
         let end = failure.recv().context("no thread")?;
         eprintln!("a server's thread ended: {end:?}");
@@ -105,7 +105,7 @@ fn serve_seqpacket(path: &str) -> Result<()> {
     let listener = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None)?;
     bind(&listener, &SocketAddrUnix::new(path)?).with_context(|| path.to_owned())?;
     listen(&listener, 16)?;
-    say_ready();
+    report_ready();
     loop {
         let connection = accept(&listener)?;
         thread::spawn(move || echo(&connection));
@@ -171,7 +171,7 @@ fn obey(seed: u64, mut call: Call<'_>) -> Result<()> {
             }
         }
     });
-    say_ready();
+    report_ready();
     while let Ok(order) = orders.recv() {
         let (kind, count) = order.split_once(' ').context("what am I to do?")?;
         let count: u64 = count.parse().context("how many calls?")?;

@@ -9,7 +9,7 @@ use control::Uid;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use crate::machine;
-use crate::peer::{Peer, say_ready};
+use crate::peer::{Peer, report_ready};
 
 /// The argument that makes a peer a worker: `peer faults UID`.
 pub const KIND: &str = "faults";
@@ -85,7 +85,9 @@ impl Worker {
     pub fn finish(&mut self) -> Result<u64> {
         let mut line = String::new();
         self.answers.read_line(&mut line).context("the worker")?;
-        line.trim_end().parse().with_context(|| format!("the worker says \"{}\"", line.trim_end()))
+        line.trim_end()
+            .parse()
+            .with_context(|| format!("the worker printed \"{}\"", line.trim_end()))
     }
 }
 
@@ -101,7 +103,7 @@ pub fn serve(uid: &str) -> Result<()> {
     // SAFETY: a plain system call with integers.
     let done = unsafe { libc::setresuid(uid, uid, uid) };
     anyhow::ensure!(done == 0, "cannot become uid {uid}: {}", std::io::Error::last_os_error());
-    say_ready();
+    report_ready();
     // The pages that forked children touch: present, and shared with them until they write to them.
     let mut pages = Pages::new(0, PageSize::Base)?;
     for line in stdin().lines() {

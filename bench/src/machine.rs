@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn available_memory_is_told() {
+    fn available_memory_is_reported() {
         assert!(available_mib().unwrap() > 0);
     }
 

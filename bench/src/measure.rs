@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_summary_tells_the_worst_and_how_far_blocks_lie_apart() {
+    fn a_summary_has_the_worst_value_and_the_spread_of_the_blocks() {
         let summary = Summary::of_blocks(&[vec![3000, 1000, 2000], vec![5000, 4000, 90_000]]);
         assert_eq!((summary.p50, summary.max, summary.runs), (3.0, 90.0, 6));
         assert_eq!((summary.fastest_block, summary.slowest_block), (2.0, 5.0));

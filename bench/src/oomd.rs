@@ -136,7 +136,7 @@ impl Oomd {
             {
                 return Ok(first.clone());
             }
-            anyhow::ensure!(start.elapsed() < PATIENCE, "nobody was killed");
+            anyhow::ensure!(start.elapsed() < PATIENCE, "no process was killed");
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -159,8 +159,8 @@ fn launch(program: &Path, folder: &Path, notifier: &str) -> Result<Child> {
     let start = Instant::now();
     while Client::connect(&socket).is_err() {
         if child.has_ended() {
-            let said = std::fs::read_to_string(&log).unwrap_or_default();
-            let last = said.lines().last().unwrap_or_default();
+            let text = std::fs::read_to_string(&log).unwrap_or_default();
+            let last = text.lines().last().unwrap_or_default();
             anyhow::bail!("{} ended: {last}", program.display());
         }
         anyhow::ensure!(start.elapsed() < PATIENCE, "{} does not answer", program.display());

@@ -13,7 +13,7 @@ use control::oomd::{KilledBy, Outcome, Why};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::child::{Child, become_user, nobodys_uid};
+use crate::child::{Child, become_user, unused_uid};
 use crate::control_group::Memory;
 use crate::oomd::{Oomd, PATIENCE};
 
@@ -136,7 +136,7 @@ fn start_child(board: &Board, child: usize, uid: Uid) -> Result<Child> {
 /// allocate a sixteenth more than the limit; without one of them they would stay below it. A single
 /// process allocates twice the limit.
 pub fn run(guard: Guard<'_>, limit_bytes: u64, processes: usize) -> Result<Run> {
-    let uid = nobodys_uid();
+    let uid = unused_uid();
     let oomd = match guard {
         Guard::Daemon(program, notifier) => Some(Oomd::start(program, notifier)?),
         Guard::Stopped(program) => Some(Oomd::start(program, "bpf")?),
@@ -201,7 +201,7 @@ fn first_to_end(children: &[Child]) -> Result<u32> {
         if let Some(child) = children.iter().find(|child| child.has_ended()) {
             return Ok(child.pid());
         }
-        anyhow::ensure!(start.elapsed() < PATIENCE, "nobody was killed");
+        anyhow::ensure!(start.elapsed() < PATIENCE, "no process was killed");
         std::thread::sleep(Duration::from_micros(100));
     }
 }

@@ -18,7 +18,7 @@ use rustix::net::{
     SendFlags, SocketFlags, SocketType, recv, recvmsg, send, sendmsg, socketpair,
 };
 
-use crate::peer::{Peer, say_ready};
+use crate::peer::{Peer, report_ready};
 
 /// Maximum of descriptors in one call.
 pub const MAX_DESCRIPTORS: usize = 64;
@@ -83,7 +83,7 @@ pub fn play(words: &[String]) -> Result<()> {
 
 /// Answers each order on stdin with the times of its calls.
 fn take_orders(mut one: impl FnMut(usize) -> Result<()>) -> Result<()> {
-    say_ready();
+    report_ready();
     for line in std::io::stdin().lock().lines() {
         let line = line?;
         let (calls, descriptors) = line.split_once(' ').context("two numbers")?;
@@ -121,7 +121,7 @@ fn serve(device: &str) -> Result<()> {
     client.become_context_manager_ext(object)?;
     let mut session = Session::new(&client);
     session.enter_looper()?;
-    say_ready();
+    report_ready();
     let mut service = |_: &mut Session<'_>, incoming: &Received<'_>| -> Answer {
         let objects = incoming.objects().unwrap_or_default();
         for file in objects.iter().filter(|object| object.ty == BINDER_TYPE_FD) {
@@ -156,7 +156,7 @@ fn call_socket() -> Result<()> {
 
 fn serve_socket() -> Result<()> {
     let socket = std::io::stdin();
-    say_ready();
+    report_ready();
     let mut room = [0; 4];
     loop {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];

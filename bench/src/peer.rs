@@ -89,7 +89,7 @@ impl Drop for Peer {
 }
 
 /// Printed by a peer when it accepts requests.
-pub fn say_ready() {
+pub fn report_ready() {
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     eprintln!("{READY}");
 }

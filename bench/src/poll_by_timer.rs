@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_look_costs_something_and_the_timer_ends_when_told() {
+    fn a_poll_has_a_cost_and_the_timer_ends_on_request() {
         assert!(cost_ns(2).unwrap() > 0.0);
         drop(LookByTimer::start().unwrap());
     }

@@ -10,7 +10,7 @@ use control::oomd::Outcome;
 use machine_memory::text::bytes_of;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
-use crate::child::{Child, become_user, nobodys_uid};
+use crate::child::{Child, become_user, unused_uid};
 use crate::machine;
 use crate::oomd::{Oomd, PATIENCE};
 
@@ -189,7 +189,7 @@ fn resident_pages(children: &[Child]) -> i64 {
 /// Starts the processes, which allocate concurrently, under a fresh daemon that watches with
 /// `notifier`, and waits until each has exited or was killed.
 pub fn run(program: &Path, notifier: &str, plan: &Plan) -> Result<Run> {
-    let uid = nobodys_uid();
+    let uid = unused_uid();
     let limit = format!("[[limit]]\nuser = {uid}\nhard = {}\n", plan.limit);
     let mut oomd = Oomd::start_with(program, notifier, &limit)?;
     // SAFETY: this program has one thread.

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_printed_can_be_read_again_and_the_last_word_counts() {
+    fn printed_results_can_be_read_again_and_the_last_one_counts() {
         let [first, other, again] = [line("4 B", 1.0), line("8 B", 2.0), line("4 B", 3.0)];
         let lines = [&first, &other, &again].map(|m| serde_json::to_string(m).unwrap());
         assert_eq!(parse(&lines.join("\n\n")).unwrap(), [again, other]);

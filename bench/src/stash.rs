@@ -9,7 +9,7 @@ use binder_client::{
 };
 use binder_uapi::TF_ACCEPT_FDS;
 
-use crate::peer::say_ready;
+use crate::peer::report_ready;
 
 /// Limit for a server to wait until its predecessor is gone from the device: the driver then has a
 /// million handles to drop.
@@ -50,7 +50,7 @@ pub fn serve(device: &str) -> Result<()> {
     }
     let mut session = Session::new(&client);
     session.enter_looper()?;
-    say_ready();
+    report_ready();
     Ok(session.serve(&mut Stash)?)
 }
 

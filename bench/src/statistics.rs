@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_narrows_as_the_tables_of_the_sign_test_say() {
+    fn an_interval_narrows_as_in_the_tables_of_the_sign_test() {
         // Ranks from any table of confidence intervals for a median, 95 %.
         for (n, rank) in [(1, 0), (5, 0), (6, 1), (8, 1), (9, 2), (20, 6), (100, 40)] {
             assert_eq!(interval_rank(n), rank, "{n}");

@@ -14,7 +14,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use crate::affinity::{self, Class};
 use crate::machine;
-use crate::peer::{Peer, say_ready};
+use crate::peer::{Peer, report_ready};
 
 /// The argument that makes a peer a stressor: `peer stress MIB CORE`.
 pub const KIND: &str = "stress";
@@ -62,7 +62,11 @@ impl Stressor {
         writeln!(self.orders, "{order}").context("the memory stressor is gone")?;
         let mut line = String::new();
         self.answers.read_line(&mut line).context("the memory stressor")?;
-        anyhow::ensure!(line.trim_end() == answer, "the memory stressor says \"{}\"", line.trim());
+        anyhow::ensure!(
+            line.trim_end() == answer,
+            "the memory stressor printed \"{}\"",
+            line.trim()
+        );
         Ok(())
     }
 }
@@ -117,7 +121,7 @@ fn eat(mib: u64, stop: &AtomicBool, full: impl FnOnce() -> Result<()>) -> Result
     Ok(())
 }
 
-fn say(word: &str) -> Result<()> {
+fn write_line(word: &str) -> Result<()> {
     let mut out = stdout();
     writeln!(out, "{word}")?;
     Ok(out.flush()?)
@@ -132,16 +136,16 @@ pub fn serve(mib: &str, core: &str) -> Result<()> {
     let _ = fs::write("/proc/self/oom_score_adj", "1000");
     let available = machine::available_mib()?;
     anyhow::ensure!(available > mib, "{mib} MiB are wanted, {available} MiB are there");
-    say_ready();
+    report_ready();
     let mut orders = stdin().lines();
     while let Some(order) = orders.next() {
         anyhow::ensure!(order? == "go", "an order out of turn");
         let stop = AtomicBool::new(false);
         let rest = thread::scope(|scope| {
             let eater = scope.spawn(|| {
-                if let Err(error) = eat(mib, &stop, || say("full")) {
+                if let Err(error) = eat(mib, &stop, || write_line("full")) {
                     // The other thread waits for orders, and the parent for an answer.
-                    say(&format!("{error:#}")).ok();
+                    write_line(&format!("{error:#}")).ok();
                     std::process::exit(1);
                 }
             });
@@ -151,7 +155,7 @@ pub fn serve(mib: &str, core: &str) -> Result<()> {
         });
         let rest = rest.map_err(|_| anyhow::anyhow!("the eater panicked"))?;
         match rest {
-            Some(_) => say("empty")?,
+            Some(_) => write_line("empty")?,
             None => return Ok(()),
         }
     }

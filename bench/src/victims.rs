@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::affinity::{self, Class};
 use crate::control_group::{ControlGroup, Rule};
 use crate::oomd::PATIENCE;
-use crate::peer::{Peer, say_ready};
+use crate::peer::{Peer, report_ready};
 use crate::reclaim_steps::{self, Steps, Workers};
 use crate::victim_memory::{Back, Layout, Memory, Pages};
 
@@ -160,7 +160,7 @@ pub fn serve(words: &[String]) -> Option<Result<()>> {
 
 fn be_busy() -> Result<()> {
     Class::Nice(0).take()?;
-    say_ready();
+    report_ready();
     loop {
         std::hint::spin_loop();
     }
@@ -198,7 +198,7 @@ fn be_victim([mib, pages, mappings]: [&str; 3], threads: &str, class: &str) -> R
             "busy" => {}
             class => Class::parse(class)?.take()?,
         }
-        say_ready();
+        report_ready();
         loop {
             if class == "busy" {
                 std::hint::spin_loop();

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_walk_finds_somebody_with_memory_among_all_processes() {
+    fn the_walk_finds_a_process_with_memory_among_all_processes() {
         let found = walk().unwrap();
         assert!(found.pid > 1 && found.rss_pages > 0 && found.considered > 1, "{found:?}");
     }

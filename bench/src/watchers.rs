@@ -103,7 +103,7 @@ impl Watchers {
     ) -> Result<Took> {
         let scan = self.begin(watcher)?;
         let attached = matches!(watcher, Watcher::Headroom(_));
-        ensure!(self.notifier.is_attached() == attached, "the notifier is not as told");
+        ensure!(self.notifier.is_attached() == attached, "the notifier is not as requested");
         let looks = self.looks()?;
         let begun = Instant::now();
         for worker in workers.iter_mut() {
@@ -115,7 +115,7 @@ impl Watchers {
         }
         let wall_ns = begun.elapsed().as_nanos() as u64;
         let looked = self.looks()? > looks;
-        ensure!(looked == scan.is_some(), "the scanning program is not as told");
+        ensure!(looked == scan.is_some(), "the scanning program is not as requested");
         drop(scan);
         self.end(watcher)?;
         Ok(Took { cpu_ns, wall_ns })

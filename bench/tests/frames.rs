@@ -26,8 +26,8 @@ fn quick(bench: &str, program: &str) -> Option<Vec<Measurement>> {
     rustix::process::set_child_subreaper(Some(rustix::process::getpid())).unwrap();
     assert_eq!(children(), [""; 0], "before {bench}");
     let output = Command::new(program).arg("--quick").stdin(Stdio::null()).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{bench}: {}: {said}", output.status);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{bench}: {}: {stderr}", output.status);
     assert_eq!(children(), [""; 0], "{bench} left them behind");
     let text = String::from_utf8(output.stdout).unwrap();
     let lines = parse(&text).unwrap();

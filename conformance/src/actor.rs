@@ -123,13 +123,13 @@ fn call(number: c_long, arguments: [u64; 6]) -> i64 {
 }
 
 fn start(index: usize) -> i64 {
-    let (tell, told) = std::sync::mpsc::channel();
+    let (sender, receiver) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         // SAFETY: has no arguments.
-        let _ = tell.send(unsafe { libc::gettid() });
+        let _ = sender.send(unsafe { libc::gettid() });
         listen(FIRST_SOCKET + index as RawFd);
     });
-    i64::from(told.recv().unwrap_or(-libc::EAGAIN))
+    i64::from(receiver.recv().unwrap_or(-libc::EAGAIN))
 }
 
 fn catch_signal(flags: i32) -> i64 {

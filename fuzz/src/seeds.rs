@@ -62,7 +62,7 @@ fn for_commands() -> Vec<(&'static str, Vec<u8>)> {
     let manager_reads = step(0, 0, &[Command::EnterLooper]);
     let answer = Command::Reply { data: BinderTransactionData::default(), buffers_size: None };
     let notice = BinderHandleCookie { handle: 0, cookie: 7 };
-    let (ask, clear) =
+    let (request, clear) =
         (Command::RequestDeathNotification(notice), Command::ClearDeathNotification(notice));
     let freeze = Command::RequestFreezeNotification(notice);
     let roundtrip = [
@@ -74,7 +74,7 @@ fn for_commands() -> Vec<(&'static str, Vec<u8>)> {
     let oneways =
         [step(0, 1, &[call(0, 1, 8), call(0, 1, 8), call(0, 1, 8)]), manager_reads.clone()];
     let parked = [step(0x10, 0, &[Command::EnterLooper]), step(0x10, 1, &[call(0, 0, 8)])];
-    let death = [step(0, 1, &[Command::Acquire(0), ask]), vec![10, 0], step(0, 1, &[clear])];
+    let death = [step(0, 1, &[Command::Acquire(0), request]), vec![10, 0], step(0, 1, &[clear])];
     let frozen =
         [step(0, 1, &[Command::Acquire(0), freeze]), vec![0x8b, 8], step(0, 1, &[call(0, 1, 8)])];
     let leaving = [step(0, 1, &[call(0, 0, 8)]), manager_reads, vec![9, 0], step(0, 1, &[])];

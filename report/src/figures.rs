@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn the_prefix_of_a_case_says_by_which_clock_it_was_measured() {
+    fn the_prefix_of_a_case_selects_its_clock() {
         let all = ["icount: 4 B", "4 B", "emulated: 4 B"].map(|case| figure(case, "pipe"));
         let clocks = [Clock::InstructionCount, Clock::Wall, Clock::Emulated];
         assert_eq!(all.clone().map(|figure| figure.clock), clocks);

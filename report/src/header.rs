@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_replaces_what_is_found_and_the_rest_is_shown() {
+    fn given_fields_replace_detected_ones_and_the_rest_is_shown() {
         let header = given(
             r#"{"date":"today","commit":"abc",
                 "machine":{"cpu":"Z80","cores":1,"memory_mib":64,"kernel":"CP/M"},

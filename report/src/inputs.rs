@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_file_has_the_last_word_and_extra_keys_do_no_harm() {
+    fn the_last_file_takes_precedence_and_extra_keys_are_ignored() {
         let folder = tempfile::tempdir().unwrap();
         let first = file(folder.path(), "a.jsonl", &line(1.0));
         let second = file(folder.path(), "b.jsonl", &line(2.0));

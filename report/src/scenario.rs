@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_mostly_did_not_happen_has_no_median_to_quote() {
+    fn a_mostly_missing_value_has_no_median() {
         let runs = runs(&[run("none", 30, "5", 0), run("none", 10, "null", 0)]);
         assert_eq!(runs.sets[0].spread("recover_ms").unwrap().median, f64::INFINITY);
         let metrics: Vec<String> = runs.measurements().into_iter().map(|m| m.metric).collect();

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn who_meets_in_a_plot_can_be_told_apart() {
+    fn subjects_in_one_plot_have_distinct_colours() {
         let plots: [&[&str]; 5] = [
             &["headroom notify-store 6.1", "kernel-6.1", "naive-walk 6.1", "published tree walk"],
             &[

@@ -50,7 +50,7 @@ fn attributes<'p>(page: &'p str, name: &str) -> Vec<&'p str> {
 }
 
 #[test]
-fn every_benchmark_has_its_section_even_one_that_nobody_knows() {
+fn every_benchmark_has_its_section_even_an_unknown_one() {
     let (page, _) = page();
     for known in report::sections::SECTIONS {
         let section = section(&page, known.bench);
@@ -65,7 +65,7 @@ fn every_benchmark_has_its_section_even_one_that_nobody_knows() {
 
 #[test]
 fn the_first_section_has_a_row_with_a_verdict_for_each_claim() {
-    let (page, said) = page();
+    let (page, summary) = page();
     let main = page.split("<main>").nth(1).expect("a body");
     assert!(main.starts_with("<section id=\"claims\">"), "{}", &main[..80]);
     let claims = section(&page, "claims");
@@ -82,7 +82,7 @@ fn the_first_section_has_a_row_with_a_verdict_for_each_claim() {
     let known = ["met", "within error", "missed", "not measured", ""];
     assert!(verdicts.iter().all(|verdict| known.contains(verdict)), "{verdicts:?}");
     assert!(verdicts.contains(&"met") && verdicts.contains(&"missed"), "{verdicts:?}");
-    assert!(said.starts_with("missed"), "{said}");
+    assert!(summary.starts_with("missed"), "{summary}");
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn the_page_needs_no_network_and_runs_no_script() {
 
 #[test]
 fn hostile_names_are_shown_as_text() {
-    let (page, said) = page();
+    let (page, summary) = page();
     for text in [
         "&lt;script&gt;alert(1)&lt;/script&gt;",
         "&lt;img src=http:",
@@ -110,12 +110,12 @@ fn hostile_names_are_shown_as_text() {
         assert!(page.contains(text), "{text}");
     }
     assert!(!page.contains("wombats\" onload"));
-    assert!(!said.contains("script"), "an unknown benchmark is not worth quoting: {said}");
+    assert!(!summary.contains("script"), "an unknown benchmark is not worth quoting: {summary}");
 }
 
 #[test]
 fn published_figures_stand_beside_ours() {
-    let (page, said) = page();
+    let (page, summary) = page();
     for (bench, subject, figure) in [
         ("handles", "published tree walk", "13.17"),
         ("sendvec", "published kcalloc", "326.5"),
@@ -126,14 +126,14 @@ fn published_figures_stand_beside_ours() {
         assert!(section.contains(subject) && section.contains(figure), "{bench}: {subject}");
         assert!(section.contains("headroom"), "{bench}");
     }
-    let line = said.lines().find(|line| line.contains("last_over_first")).expect("a line");
+    let line = summary.lines().find(|line| line.contains("last_over_first")).expect("a line");
     assert!(line.contains("headroom passthrough 1.010"), "{line}");
     assert!(line.contains("published tree walk 13.17"), "{line}");
 }
 
 #[test]
 fn virtual_time_stands_apart_from_the_wall_clock() {
-    let (page, said) = page();
+    let (page, summary) = page();
     let section = section(&page, "roundtrip");
     let (wall, counted) =
         section.split_once("<h3>Instruction-count clock</h3>").expect("two parts");
@@ -142,12 +142,12 @@ fn virtual_time_stands_apart_from_the_wall_clock() {
         counted.contains("21.90") && !counted.contains("11.70") && counted.contains("Linux 6.12")
     );
     assert!(counted.contains("Virtual time"));
-    assert!(said.contains("icount: 4 B"), "{said}");
+    assert!(summary.contains("icount: 4 B"), "{summary}");
 }
 
 #[test]
-fn the_table_of_scenarios_says_who_died_and_what_never_came_back() {
-    let (page, said) = page();
+fn the_table_of_scenarios_lists_victims_and_unfreed_memory() {
+    let (page, summary) = page();
     let section = section(&page, "scenario");
     for wanted in [
         "bystander (signal 9) in 1 of 3",
@@ -158,12 +158,12 @@ fn the_table_of_scenarios_says_who_died_and_what_never_came_back() {
     ] {
         assert!(section.contains(wanted), "{wanted} in {section}");
     }
-    let herd = said.lines().find(|line| line.contains("herd recover_ms")).expect("a line");
+    let herd = summary.lines().find(|line| line.contains("herd recover_ms")).expect("a line");
     assert!(herd.contains("systemd-oomd never"), "{herd}");
 }
 
 #[test]
-fn the_head_says_what_was_measured_with_what() {
+fn the_head_names_the_machine_and_the_versions() {
     let (page, _) = page();
     for wanted in ["2026-11-21", "Z80", "kernels.6.12.release", "6.12.107+deb13-amd64"] {
         assert!(page.contains(wanted), "{wanted}");

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use bench::child::nobodys_uid;
+use bench::child::unused_uid;
 use bench::machine::process_cpu_ns;
 use bench::oomd::{self, Oomd};
 use bench::progress::Progress;
@@ -89,7 +89,7 @@ fn measure(
     users: u32,
     found: &mut Found,
 ) -> Result<()> {
-    let Uid(first) = nobodys_uid();
+    let Uid(first) = unused_uid();
     let limits: String = (0..users)
         .map(|user| format!("[[limit]]\nuser = {}\nhard = \"256M\"\n", first + user))
         .collect();

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use bench::affinity;
-use bench::child::nobodys_uid;
+use bench::child::unused_uid;
 use bench::fault_work::{self, Work, Worker};
 use bench::peer;
 use bench::progress::Progress;
@@ -156,7 +156,7 @@ fn run(arguments: &Arguments) -> Result<()> {
     if !affinity::be_eager() {
         eprintln!("not allowed to raise the priority: other work on the core will disturb");
     }
-    let uid = nobodys_uid();
+    let uid = unused_uid();
     let mut watchers = Watchers::new(uid)?;
     let mut workers = Workers::start(uid, arguments.cpu)?;
     let mut cases = cases(arguments);
@@ -217,7 +217,7 @@ fn print_results(case: &Case, watchers: &Watchers) {
         let ratios: Vec<f64> = took
             .iter()
             .zip(&case.took[0])
-            .map(|(took, nobody)| cpu(took) / nobody.cpu_ns as f64)
+            .map(|(took, idle)| cpu(took) / idle.cpu_ns as f64)
             .collect();
         let each: Vec<f64> = took.iter().map(|took| cpu(took) / units).collect();
         let (Some(ratio), Some(each)) = (estimate(&ratios), estimate(&each)) else { continue };

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use bench::child::nobodys_uid;
+use bench::child::unused_uid;
 use bench::progress::Progress;
 use bench::results::{Key, Measurement, Value};
 use bench::statistics::estimate;
@@ -48,7 +48,7 @@ fn main() -> Result<()> {
 }
 
 fn measure(arguments: &Arguments, count: u32, progress: &mut Progress) -> Result<()> {
-    let uid = nobodys_uid();
+    let uid = unused_uid();
     let account = AccountId::User(uid);
     let _sleepers = sleepers::start(count, uid)?;
     let wanted = match arguments.notifier.as_str() {

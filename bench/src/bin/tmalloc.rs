@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use bench::allocator_cost::{Case, Gate, round_trips, wall_time};
-use bench::child::nobodys_uid;
+use bench::child::unused_uid;
 use bench::oomd::{self, Oomd};
 use bench::progress::Progress;
 use bench::requesters::{MAX_PROCESSES, Plan, Run, Subject, run};
@@ -190,7 +190,7 @@ fn print_results(case: &str, subject: &str, runs: &[Run]) {
 
 /// Alternates runs with and without the gate; the limit is far away.
 fn costs(arguments: &Arguments, program: &Path) -> Result<()> {
-    let uid = nobodys_uid();
+    let uid = unused_uid();
     let limit = format!("[[limit]]\nuser = {uid}\nhard = \"6G\"\n");
     let oomd = Oomd::start_with(program, &arguments.notifier, &limit)?;
     let socket = oomd.lease_socket();
@@ -213,13 +213,13 @@ fn costs(arguments: &Arguments, program: &Path) -> Result<()> {
             print_cost(&case.name(), "ns_per_pair", "ns", &times);
         }
     }
-    let asked = Case { size: 0, threads: if arguments.quick { 100 } else { 20_000 } };
-    let rate = asked.measure(uid, &socket, Gate::On)?;
+    let requested = Case { size: 0, threads: if arguments.quick { 100 } else { 20_000 } };
+    let rate = requested.measure(uid, &socket, Gate::On)?;
     eprintln!("{:<20} {rate:>14.0} a second", "questions");
     let name = "questions to the daemon";
     Measurement::new(
         Key { bench: BENCH, case: name, subject: "tmalloc", metric: "per_second" },
-        Value { value: rate, unit: "1/s", runs: asked.threads },
+        Value { value: rate, unit: "1/s", runs: requested.threads },
     )
     .print();
     programs(arguments, uid, &socket)

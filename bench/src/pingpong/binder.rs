@@ -7,7 +7,7 @@ use binder_client::{Client, Echo, Options, Payload, Session};
 
 use crate::devices::Device;
 use crate::measure::Subject;
-use crate::peer::{Peer, say_ready};
+use crate::peer::{Peer, report_ready};
 
 /// Calls from one thread to one thread.
 pub struct Binder {
@@ -53,6 +53,6 @@ pub(super) fn serve(device: &str) -> Result<()> {
     manager.context("the device has a context manager already; give a device of its own")?;
     let mut session = Session::new(&client);
     session.enter_looper()?;
-    say_ready();
+    report_ready();
     Ok(session.serve(&mut Echo)?)
 }

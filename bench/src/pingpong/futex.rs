@@ -12,7 +12,7 @@ use rustix::thread::futex;
 
 use super::MAX_MESSAGE;
 use crate::measure::Subject;
-use crate::peer::{Peer, say_ready};
+use crate::peer::{Peer, report_ready};
 
 /// Size of the header: the words, before the messages.
 const HEAD: usize = 4096;
@@ -107,7 +107,7 @@ impl Subject for Futex {
 
 pub(super) fn serve() -> Result<()> {
     let shared = Shared::map(io::stdin())?;
-    say_ready();
+    report_ready();
     loop {
         shared.wait_for(THEIRS)?;
         let len = (shared.len().load(Ordering::Relaxed) as usize).min(MAX_MESSAGE);

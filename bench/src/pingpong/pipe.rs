@@ -9,7 +9,7 @@ use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 
 use super::MAX_MESSAGE;
 use crate::measure::Subject;
-use crate::peer::{Peer, say_ready};
+use crate::peer::{Peer, report_ready};
 
 /// A pipe in each direction.
 pub struct Pipe {
@@ -49,7 +49,7 @@ impl Subject for Pipe {
 pub(super) fn serve() -> Result<()> {
     let (stdin, stdout) = (std::io::stdin(), std::io::stdout());
     let mut room = vec![0; MAX_MESSAGE];
-    say_ready();
+    report_ready();
     loop {
         // The pipe has no message boundaries, but the next message follows only after the reply.
         let len = rustix::io::read(&stdin, &mut room[..])?;

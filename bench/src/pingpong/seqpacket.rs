@@ -9,7 +9,7 @@ use rustix::net::{
 
 use super::MAX_MESSAGE;
 use crate::measure::Subject;
-use crate::peer::{Peer, say_ready};
+use crate::peer::{Peer, report_ready};
 
 /// A connected pair.
 pub struct SeqPacket {
@@ -52,7 +52,7 @@ impl Subject for SeqPacket {
 pub(super) fn serve() -> Result<()> {
     let socket = std::io::stdin();
     let mut room = vec![0; MAX_MESSAGE];
-    say_ready();
+    report_ready();
     loop {
         let (len, _) = recv(&socket, &mut room[..], RecvFlags::empty())?;
         if len == 0 {

@@ -5,7 +5,7 @@ use binder_uapi::*;
 use super::*;
 
 cases! {
-    "death.told", told, "the death of a node's owner is told once";
+    "death.told", reported, "the death of a node's owner is told once";
     "death.cleared_before", cleared_before,
         "a withdrawn notification is acknowledged and never comes";
     "death.cleared_after_told", cleared_after,
@@ -25,7 +25,7 @@ cases! {
     "death.many_nodes", many_nodes, "several nodes of one dead process";
     "death.two_watchers", two_watchers, "two processes watch one node";
     "death.handle_let_go", let_go, "the handle is let go while the notification is asked for";
-    "death.asked_again", asked_again, "asked again after it was withdrawn";
+    "death.asked_again", requested_again, "asked again after it was withdrawn";
     "death.who_reads", who_reads,
         "a thread that is no looper gets the acknowledgement, the process the death";
     "death.unmapped_watcher", unmapped_watcher, "a watcher without a mapping";
@@ -37,7 +37,7 @@ cases! {
 
 const COOKIE: u64 = 0xc00c1e;
 
-fn ask(handle: u32, cookie: u64) -> Command {
+fn request(handle: u32, cookie: u64) -> Command {
     Command::RequestDeathNotification(BinderHandleCookie { handle, cookie })
 }
 
@@ -59,9 +59,9 @@ fn die(p: &Peer, m: &Peer) -> Outcome {
     Ok(())
 }
 
-fn told(s: &Stage) -> Outcome {
+fn reported(s: &Stage) -> Outcome {
     let (m, p, handle) = watched(s)?;
-    m.write(&[ask(handle, COOKIE)])?;
+    m.write(&[request(handle, COOKIE)])?;
     m.read()?;
     die(&p, &m)?;
     m.read()?;
@@ -75,7 +75,7 @@ fn told(s: &Stage) -> Outcome {
 
 fn cleared_before(s: &Stage) -> Outcome {
     let (m, p, handle) = watched(s)?;
-    m.write(&[ask(handle, COOKIE)])?;
+    m.write(&[request(handle, COOKIE)])?;
     m.exchange(&[withdraw(handle, COOKIE)], 256)?;
     die(&p, &m)?;
     m.drain()
@@ -83,7 +83,7 @@ fn cleared_before(s: &Stage) -> Outcome {
 
 fn cleared_after(s: &Stage) -> Outcome {
     let (m, p, handle) = watched(s)?;
-    m.write(&[ask(handle, COOKIE)])?;
+    m.write(&[request(handle, COOKIE)])?;
     die(&p, &m)?;
     m.read()?;
     m.exchange(&[withdraw(handle, COOKIE)], 256)?;
@@ -93,7 +93,7 @@ fn cleared_after(s: &Stage) -> Outcome {
 
 fn cleared_after_done(s: &Stage) -> Outcome {
     let (m, p, handle) = watched(s)?;
-    m.write(&[ask(handle, COOKIE)])?;
+    m.write(&[request(handle, COOKIE)])?;
     die(&p, &m)?;
     m.read()?;
     m.write(&[Command::DeadBinderDone(COOKIE)])?;
@@ -103,7 +103,7 @@ fn cleared_after_done(s: &Stage) -> Outcome {
 
 fn cleared_untold(s: &Stage) -> Outcome {
     let (m, p, handle) = watched(s)?;
-    m.write(&[ask(handle, COOKIE)])?;
+    m.write(&[request(handle, COOKIE)])?;
     die(&p, &m)?;
     m.write(&[withdraw(handle, COOKIE)])?;
     m.read()?;
@@ -114,7 +114,7 @@ fn cleared_untold(s: &Stage) -> Outcome {
 fn late(s: &Stage) -> Outcome {
     let (m, p, handle) = watched(s)?;
     die(&p, &m)?;
-    m.exchange(&[ask(handle, COOKIE)], 256)?;
+    m.exchange(&[request(handle, COOKIE)], 256)?;
     m.write(&[Command::DeadBinderDone(COOKIE)])?;
     m.exchange(&[withdraw(handle, COOKIE)], 256)?;
     m.drain()
@@ -122,9 +122,9 @@ fn late(s: &Stage) -> Outcome {
 
 fn twice(s: &Stage) -> Outcome {
     let (m, p, handle) = watched(s)?;
-    m.write(&[ask(handle, COOKIE)])?;
-    m.write(&[ask(handle, COOKIE)])?;
-    m.write(&[ask(handle, COOKIE + 1)])?;
+    m.write(&[request(handle, COOKIE)])?;
+    m.write(&[request(handle, COOKIE)])?;
+    m.write(&[request(handle, COOKIE + 1)])?;
     m.read()?;
     die(&p, &m)?;
     m.drain()
@@ -133,7 +133,7 @@ fn twice(s: &Stage) -> Outcome {
 fn wrong_clear(s: &Stage) -> Outcome {
     let (m, _p, handle) = watched(s)?;
     m.exchange(&[withdraw(handle, COOKIE)], 256)?;
-    m.write(&[ask(handle, COOKIE)])?;
+    m.write(&[request(handle, COOKIE)])?;
     m.exchange(&[withdraw(handle, COOKIE + 1)], 256)?;
     m.exchange(&[withdraw(handle, COOKIE)], 256)?;
     m.exchange(&[withdraw(handle, COOKIE)], 256)?;
@@ -143,7 +143,7 @@ fn wrong_clear(s: &Stage) -> Outcome {
 fn unknown_handle(s: &Stage) -> Outcome {
     let (_m, p) = pair(s)?;
     for handle in [0, 1, UNKNOWN] {
-        p.exchange(&[ask(handle, COOKIE)], 256)?;
+        p.exchange(&[request(handle, COOKIE)], 256)?;
         p.exchange(&[withdraw(handle, COOKIE)], 256)?;
     }
     Ok(())
@@ -151,14 +151,14 @@ fn unknown_handle(s: &Stage) -> Outcome {
 
 fn weak_handle(s: &Stage) -> Outcome {
     let (m, p, handle) = watched(s)?;
-    m.write(&[Command::IncRefs(handle), Command::Release(handle), ask(handle, COOKIE)])?;
+    m.write(&[Command::IncRefs(handle), Command::Release(handle), request(handle, COOKIE)])?;
     die(&p, &m)?;
     m.drain()
 }
 
 fn handle_0(s: &Stage) -> Outcome {
     let (m, p) = pair(s)?;
-    p.write(&[Command::Acquire(0), ask(0, COOKIE)])?;
+    p.write(&[Command::Acquire(0), request(0, COOKIE)])?;
     die(&m, &p)?;
     p.read()?;
     p.write(&[Command::DeadBinderDone(COOKIE), Command::Release(0)])?;
@@ -168,14 +168,14 @@ fn handle_0(s: &Stage) -> Outcome {
 fn done_unknown(s: &Stage) -> Outcome {
     let (m, _p, handle) = watched(s)?;
     m.write(&[Command::DeadBinderDone(1)])?;
-    m.write(&[ask(handle, COOKIE)])?;
+    m.write(&[request(handle, COOKIE)])?;
     m.write(&[Command::DeadBinderDone(COOKIE)])?;
     m.drain()
 }
 
 fn done_twice(s: &Stage) -> Outcome {
     let (m, p, handle) = watched(s)?;
-    m.write(&[ask(handle, COOKIE)])?;
+    m.write(&[request(handle, COOKIE)])?;
     die(&p, &m)?;
     m.read()?;
     m.write(&[Command::DeadBinderDone(COOKIE)])?;
@@ -188,7 +188,7 @@ fn many_nodes(s: &Stage) -> Outcome {
     let mut cookies = Vec::new();
     for i in 1..=4 {
         let handle = introduce(s, &p, &m, BinderPtrCookie { ptr: 0x1000 * i, cookie: i })?;
-        m.write(&[ask(handle, i)])?;
+        m.write(&[request(handle, i)])?;
     }
     die(&p, &m)?;
     s.note("in which order is the driver's business: sorted here");
@@ -214,8 +214,8 @@ fn two_watchers(s: &Stage) -> Outcome {
     let (m, p, handle) = watched(s)?;
     let q = client(s)?;
     let hers = pass_on(s, &m, handle, &q)?;
-    m.write(&[ask(handle, 1)])?;
-    q.write(&[ask(hers, 2)])?;
+    m.write(&[request(handle, 1)])?;
+    q.write(&[request(hers, 2)])?;
     die(&p, &m)?;
     m.read()?;
     q.read()?;
@@ -224,16 +224,16 @@ fn two_watchers(s: &Stage) -> Outcome {
 
 fn let_go(s: &Stage) -> Outcome {
     let (m, p, handle) = watched(s)?;
-    m.write(&[ask(handle, COOKIE), Command::Release(handle)])?;
+    m.write(&[request(handle, COOKIE), Command::Release(handle)])?;
     p.drain()?;
     m.exchange(&[withdraw(handle, COOKIE)], 256)?;
     die(&p, &m)?;
     m.drain()
 }
 
-fn asked_again(s: &Stage) -> Outcome {
+fn requested_again(s: &Stage) -> Outcome {
     let (m, p, handle) = watched(s)?;
-    m.write(&[ask(handle, 1), withdraw(handle, 1), ask(handle, 2)])?;
+    m.write(&[request(handle, 1), withdraw(handle, 1), request(handle, 2)])?;
     m.read()?;
     die(&p, &m)?;
     m.drain()
@@ -242,10 +242,10 @@ fn asked_again(s: &Stage) -> Outcome {
 fn who_reads(s: &Stage) -> Outcome {
     let (m, p, handle) = watched(s)?;
     let t = m.new_thread()?;
-    t.write(&[ask(handle, COOKIE), withdraw(handle, COOKIE), ask(handle, COOKIE)])?;
+    t.write(&[request(handle, COOKIE), withdraw(handle, COOKIE), request(handle, COOKIE)])?;
     m.read()?;
     t.read()?;
-    t.write(&[Command::EnterLooper, withdraw(handle, COOKIE), ask(handle, COOKIE)])?;
+    t.write(&[Command::EnterLooper, withdraw(handle, COOKIE), request(handle, COOKIE)])?;
     m.read()?;
     t.read()?;
     die(&p, &m)?;
@@ -258,14 +258,14 @@ fn unmapped_watcher(s: &Stage) -> Outcome {
     let m = manager(s)?;
     let q = s.process()?;
     q.set_up(NONBLOCK, 0)?;
-    q.write(&[Command::Acquire(0), ask(0, COOKIE)])?;
+    q.write(&[Command::Acquire(0), request(0, COOKIE)])?;
     die(&m, &q)?;
     q.drain()
 }
 
 fn watcher_dies(s: &Stage) -> Outcome {
     let (m, p, handle) = watched(s)?;
-    m.write(&[ask(handle, COOKIE)])?;
+    m.write(&[request(handle, COOKIE)])?;
     die(&m, &p)?;
     p.drain()?;
     p.node_debug_info(0)?;
@@ -276,7 +276,7 @@ fn after_nodes_gone(s: &Stage) -> Outcome {
     let (m, p, handle) = watched(s)?;
     m.write(&[Command::IncRefs(handle), Command::Release(handle)])?;
     p.drain()?;
-    m.write(&[ask(handle, COOKIE)])?;
+    m.write(&[request(handle, COOKIE)])?;
     p.node_debug_info(0)?;
     die(&p, &m)?;
     m.drain()
@@ -284,7 +284,7 @@ fn after_nodes_gone(s: &Stage) -> Outcome {
 
 fn small_read(s: &Stage) -> Outcome {
     let (m, p, handle) = watched(s)?;
-    m.write(&[ask(handle, COOKIE)])?;
+    m.write(&[request(handle, COOKIE)])?;
     die(&p, &m)?;
     for room in [8, 15, 16, 20, 512] {
         m.exchange(&[], room)?;

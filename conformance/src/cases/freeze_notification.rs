@@ -5,7 +5,7 @@ use binder_uapi::*;
 use super::*;
 
 cases! {
-    "freeze_notification.told", told, "the current state at once, then every change";
+    "freeze_notification.told", reported, "the current state at once, then every change";
     "freeze_notification.one_outstanding", one_outstanding, "the next one waits for DONE";
     "freeze_notification.withdrawn", withdrawn, "withdrawn, before and after DONE";
     "freeze_notification.twice", twice, "asked twice";
@@ -15,7 +15,7 @@ cases! {
 
 const COOKIE: u64 = 0xf00d;
 
-fn ask(handle: u32, cookie: u64) -> Command {
+fn request(handle: u32, cookie: u64) -> Command {
     Command::RequestFreezeNotification(BinderHandleCookie { handle, cookie })
 }
 
@@ -33,9 +33,9 @@ fn watched(s: &Stage) -> Result<(Peer, Peer, u32), Stop> {
     Ok((m, p, handle))
 }
 
-fn told(s: &Stage) -> Outcome {
+fn reported(s: &Stage) -> Outcome {
     let (m, p, handle) = watched(s)?;
-    m.exchange(&[ask(handle, COOKIE)], 256)?;
+    m.exchange(&[request(handle, COOKIE)], 256)?;
     m.write(&[done(COOKIE)])?;
     for enable in [1, 0] {
         m.freeze(&p, enable, 0)?;
@@ -47,7 +47,7 @@ fn told(s: &Stage) -> Outcome {
 
 fn one_outstanding(s: &Stage) -> Outcome {
     let (m, p, handle) = watched(s)?;
-    m.exchange(&[ask(handle, COOKIE)], 256)?;
+    m.exchange(&[request(handle, COOKIE)], 256)?;
     m.freeze(&p, 1, 0)?;
     m.read()?;
     m.exchange(&[done(COOKIE)], 256)?;
@@ -62,13 +62,13 @@ fn one_outstanding(s: &Stage) -> Outcome {
 
 fn withdrawn(s: &Stage) -> Outcome {
     let (m, p, handle) = watched(s)?;
-    m.exchange(&[ask(handle, COOKIE)], 256)?;
+    m.exchange(&[request(handle, COOKIE)], 256)?;
     m.exchange(&[withdraw(handle, COOKIE)], 256)?;
     m.exchange(&[done(COOKIE)], 256)?;
     m.freeze(&p, 1, 0)?;
     m.drain()?;
     s.note("and asked anew");
-    m.exchange(&[ask(handle, COOKIE + 1)], 256)?;
+    m.exchange(&[request(handle, COOKIE + 1)], 256)?;
     m.write(&[done(COOKIE + 1)])?;
     m.exchange(&[withdraw(handle, COOKIE + 1)], 256)?;
     m.drain()
@@ -76,31 +76,31 @@ fn withdrawn(s: &Stage) -> Outcome {
 
 fn twice(s: &Stage) -> Outcome {
     let (m, _p, handle) = watched(s)?;
-    m.exchange(&[ask(handle, COOKIE)], 256)?;
-    m.exchange(&[ask(handle, COOKIE)], 256)?;
-    m.exchange(&[ask(handle, COOKIE + 1)], 256)?;
+    m.exchange(&[request(handle, COOKIE)], 256)?;
+    m.exchange(&[request(handle, COOKIE)], 256)?;
+    m.exchange(&[request(handle, COOKIE + 1)], 256)?;
     m.drain()
 }
 
 fn wrong(s: &Stage) -> Outcome {
     let (m, _p, handle) = watched(s)?;
-    m.exchange(&[ask(UNKNOWN, COOKIE)], 256)?;
+    m.exchange(&[request(UNKNOWN, COOKIE)], 256)?;
     m.exchange(&[withdraw(UNKNOWN, COOKIE)], 256)?;
     m.exchange(&[withdraw(handle, COOKIE)], 256)?;
     m.exchange(&[done(COOKIE)], 256)?;
-    m.exchange(&[ask(handle, COOKIE)], 256)?;
+    m.exchange(&[request(handle, COOKIE)], 256)?;
     m.exchange(&[withdraw(handle, COOKIE + 1)], 256)?;
     m.drain()
 }
 
 fn of_the_dead(s: &Stage) -> Outcome {
     let (m, p, handle) = watched(s)?;
-    m.exchange(&[ask(handle, COOKIE)], 256)?;
+    m.exchange(&[request(handle, COOKIE)], 256)?;
     m.write(&[done(COOKIE)])?;
     p.die()?;
     m.let_time_pass();
     m.drain()?;
     m.exchange(&[withdraw(handle, COOKIE)], 256)?;
-    m.exchange(&[ask(handle, COOKIE + 1)], 256)?;
+    m.exchange(&[request(handle, COOKIE + 1)], 256)?;
     m.drain()
 }

@@ -133,28 +133,28 @@ fn node_debug_info_manager(s: &Stage) -> Outcome {
 fn node_info_for_ref(s: &Stage) -> Outcome {
     let (m, p) = pair(s)?;
     let handle = introduce(s, &p, &m, NODE)?;
-    let ask = BinderNodeInfoForRef { handle, ..Default::default() };
-    m.node_info(ask)?;
+    let query = BinderNodeInfoForRef { handle, ..Default::default() };
+    m.node_info(query)?;
     m.write(&[Command::Acquire(handle), Command::IncRefs(handle)])?;
-    m.node_info(ask)?;
+    m.node_info(query)?;
     m.write(&[Command::Release(handle), Command::Release(handle), Command::DecRefs(handle)])?;
     s.note("that was its last reference");
-    m.node_info(ask)
+    m.node_info(query)
 }
 
 fn node_info_refused(s: &Stage) -> Outcome {
     let (m, p) = pair(s)?;
     let handle = introduce(s, &p, &m, NODE)?;
-    let ask = BinderNodeInfoForRef { handle, ..Default::default() };
+    let query = BinderNodeInfoForRef { handle, ..Default::default() };
     p.node_info(BinderNodeInfoForRef::default())?;
-    m.node_info(BinderNodeInfoForRef { strong_count: 1, ..ask })?;
-    m.node_info(BinderNodeInfoForRef { weak_count: 1, ..ask })?;
-    m.node_info(BinderNodeInfoForRef { reserved1: 1, ..ask })?;
-    m.node_info(BinderNodeInfoForRef { reserved3: 1, ..ask })?;
-    m.node_info(BinderNodeInfoForRef { handle: UNKNOWN, ..ask })?;
-    m.node_info(BinderNodeInfoForRef { handle: 0, ..ask })?;
+    m.node_info(BinderNodeInfoForRef { strong_count: 1, ..query })?;
+    m.node_info(BinderNodeInfoForRef { weak_count: 1, ..query })?;
+    m.node_info(BinderNodeInfoForRef { reserved1: 1, ..query })?;
+    m.node_info(BinderNodeInfoForRef { reserved3: 1, ..query })?;
+    m.node_info(BinderNodeInfoForRef { handle: UNKNOWN, ..query })?;
+    m.node_info(BinderNodeInfoForRef { handle: 0, ..query })?;
     m.die()?;
-    p.node_info(ask)
+    p.node_info(query)
 }
 
 fn spam_detection(s: &Stage) -> Outcome {

@@ -21,7 +21,7 @@ cases! {
     "ref.queued_call_keeps_target", queued_keeps, "and so does one that waits";
     "ref.two_holders", two_holders, "two processes hold one node";
     "ref.holder_dies", holder_dies, "a dead holder holds nothing";
-    "ref.told_to_any_thread", told_to_any, "who is told: the thread that sent the object";
+    "ref.told_to_any_thread", notified_any, "who is told: the thread that sent the object";
     "ref.acquire_after_release", acquire_after_release,
         "taken again before the owner read that it was gone";
     "ref.in_the_buffer_only", in_the_buffer, "a handle that only a buffer holds";
@@ -80,8 +80,8 @@ fn wrong_acks(s: &Stage) -> Outcome {
     introduce(s, &p, &m, NODE)?;
     let node = NODE;
     let wrong = BinderPtrCookie { cookie: 5, ..node };
-    let nobody = BinderPtrCookie { ptr: 0x8888, cookie: 5 };
-    for which in [wrong, nobody, node] {
+    let unknown = BinderPtrCookie { ptr: 0x8888, cookie: 5 };
+    for which in [wrong, unknown, node] {
         p.write(&[Command::IncRefsDone(which)])?;
         p.write(&[Command::AcquireDone(which)])?;
     }
@@ -228,7 +228,7 @@ fn holder_dies(s: &Stage) -> Outcome {
     Ok(())
 }
 
-fn told_to_any(s: &Stage) -> Outcome {
+fn notified_any(s: &Stage) -> Outcome {
     let (m, p) = pair(s)?;
     let t = p.new_thread()?;
     t.post(&Tx::to(0, 1).one_way().object(local(NODE.ptr, NODE.cookie)))?;

@@ -137,15 +137,15 @@ fn faulting_read(s: &Stage) -> Outcome {
             [peer.fd() as u64, u64::from(binder_uapi::ioctl::BINDER_WRITE_READ), at, 0, 0, 0]
         })
     };
-    let say = |result: i64| {
+    let log_result = |result: i64| {
         m.log(match result {
             0 => "= ok".to_owned(),
             error => format!("= {}", crate::describe::errno_name(-error as i32)),
         });
     };
-    say(nowhere("256 bytes to unmapped, nothing there", &m)?);
+    log_result(nowhere("256 bytes to unmapped, nothing there", &m)?);
     p.send(&Tx::to(0, 1).one_way().data(b"one"))?;
-    say(nowhere("256 bytes to unmapped, a transaction there", &m)?);
+    log_result(nowhere("256 bytes to unmapped, a transaction there", &m)?);
     s.note("what became of it");
     m.drain()?;
     p.drain()

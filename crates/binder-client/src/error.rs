@@ -46,7 +46,7 @@ pub enum ClientError {
     #[error("the driver's returns do not parse: {0}")]
     Stream(#[from] StreamError),
     /// The driver reported more bytes than the buffer has.
-    #[error("the driver says that it moved {counted} bytes of a {given}-byte buffer")]
+    #[error("the driver reports that it moved {counted} bytes of a {given}-byte buffer")]
     Count {
         /// Bytes reported by the driver.
         counted: u64,

@@ -115,7 +115,7 @@ pub fn find(session: &mut Session<'_>, name: &str) -> Result<Option<u32>, Client
         None => match reply.objects()?[..] {
             [object] if object.ty == BINDER_TYPE_HANDLE => Ok(Some(object.handle())),
             [object] if object.ty == BINDER_TYPE_BINDER => {
-                Err(ClientError::Contents("the object is our own, not somebody else's"))
+                Err(ClientError::Contents("the object is our own, not another process's"))
             }
             _ => Err(ClientError::Contents("the registry's reply holds no object")),
         },

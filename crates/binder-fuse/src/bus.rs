@@ -102,7 +102,7 @@ impl Bus {
         crate::loop_threads::serve(move || match serve(&parse_options(mount, &options)) {
             Ok(()) => 0,
             Err(error) => {
-                say(&format!("{error}\n"));
+                print_once(&format!("{error}\n"));
                 1
             }
         })
@@ -188,11 +188,11 @@ impl Builder {
         let mut bus = Bus { child, path: folder.clone(), degraded: Vec::new(), folder, made };
         // From here on dropping `bus` cleans up.
         let output = bus.child.stdout.take().ok_or(Error::Server("it has no output".into()))?;
-        let mut said = BufReader::new(output);
+        let mut reader = BufReader::new(output);
         let mut first = String::new();
-        said.read_line(&mut first).map_err(Error::io("cannot hear the server"))?;
+        reader.read_line(&mut first).map_err(Error::io("cannot read from the server"))?;
         let mut rest = String::new();
-        said.read_to_string(&mut rest).map_err(Error::io("cannot hear the server"))?;
+        reader.read_to_string(&mut rest).map_err(Error::io("cannot read from the server"))?;
         match first.trim_end().strip_prefix(READY) {
             Some(path) => {
                 bus.path = path.into();
@@ -262,15 +262,15 @@ fn serve(config: &Config) -> Result<(), Error> {
     let stdin = std::io::stdin();
     server.add_external(stdin.as_fd(), 0)?;
     let degraded = server.degraded().iter().map(|sentence| format!("{sentence}\n"));
-    let said =
+    let text =
         format!("{READY}{}\n{}", server.mount_point().display(), degraded.collect::<String>());
-    say(&said);
+    print_once(&text);
     let _ = server.next_event()?;
     Ok(())
 }
 
 /// Writes to the process that started us, and closes the pipe.
-fn say(text: &str) {
+fn print_once(text: &str) {
     let _ = rustix::io::write(std::io::stdout(), text.as_bytes());
     // SAFETY: this process no longer writes to the standard output; /dev/null takes its place.
     unsafe {

@@ -109,7 +109,7 @@ fn abort_file(connection: u32) -> io::Result<OwnedFd> {
 
 /// Starts the witness; returns its tid, and the channel that keeps it running.
 fn start_witness() -> io::Result<(u32, Sender<()>)> {
-    let (say, hear) = channel();
+    let (sender, receiver) = channel();
     let (hang_up, hung_up) = channel::<()>();
     let life = move || {
         // SAFETY: plain numbers. From here on this thread has its own, empty descriptor table: it
@@ -118,11 +118,11 @@ fn start_witness() -> io::Result<(u32, Sender<()>)> {
             libc::unshare(libc::CLONE_FILES);
             libc::syscall(libc::SYS_close_range, 0, libc::c_uint::MAX, 0);
         }
-        let _ = say.send(rustix::thread::gettid().as_raw_nonzero().get() as u32);
+        let _ = sender.send(rustix::thread::gettid().as_raw_nonzero().get() as u32);
         let _ = hung_up.recv();
     };
     std::thread::Builder::new().name("witness".into()).stack_size(WITNESS_STACK).spawn(life)?;
-    Ok((hear.recv().map_err(io::Error::other)?, hang_up))
+    Ok((receiver.recv().map_err(io::Error::other)?, hang_up))
 }
 
 impl Duty {
@@ -192,8 +192,8 @@ impl Duty {
         // SAFETY: the string and the structure are live.
         unsafe {
             let flags = if self.abort.is_some() {
-                let mut told: libc::statfs = std::mem::zeroed();
-                let dead = libc::statfs(path.as_ptr(), &mut told) < 0
+                let mut statistics: libc::statfs = std::mem::zeroed();
+                let dead = libc::statfs(path.as_ptr(), &mut statistics) < 0
                     && *libc::__errno_location() == libc::ENOTCONN;
                 if !dead {
                     return;

@@ -244,12 +244,12 @@ mod tests {
         }
         let (end, other) = pipe_with(PipeFlags::empty()).unwrap();
         let fd = std::os::fd::AsRawFd::as_raw_fd(&end) as u32;
-        let (say, hear) = channel();
+        let (sender, receiver) = channel();
         let waiter = std::thread::spawn(move || {
-            say.send(rustix::thread::gettid().as_raw_nonzero().get() as u32).unwrap();
+            sender.send(rustix::thread::gettid().as_raw_nonzero().get() as u32).unwrap();
             let _ = rustix::io::read(&end, &mut [0; 1]);
         });
-        let tid = hear.recv().unwrap();
+        let tid = receiver.recv().unwrap();
         while descriptor_of(tid) != Some(fd) {
             std::thread::yield_now();
         }

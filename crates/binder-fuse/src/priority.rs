@@ -13,11 +13,11 @@ pub(crate) fn can_change() -> bool {
     let capable = rustix::thread::capabilities(None)
         .is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_NICE));
     let users = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
-    capable && maps_everybody(&users)
+    capable && maps_all_users(&users)
 }
 
 /// Whether this is the initial user namespace, which maps each user to itself.
-fn maps_everybody(uid_map: &str) -> bool {
+fn maps_all_users(uid_map: &str) -> bool {
     uid_map.split_ascii_whitespace().eq(["0", "0", "4294967295"])
 }
 
@@ -147,14 +147,14 @@ mod tests {
     }
 
     #[test]
-    fn a_user_namespace_has_a_map_that_tells_it() {
-        assert!(maps_everybody("         0          0 4294967295\n"));
-        assert!(!maps_everybody("      1000       1000          1\n"));
-        assert!(!maps_everybody(""));
+    fn a_user_namespace_is_detected_by_its_map() {
+        assert!(maps_all_users("         0          0 4294967295\n"));
+        assert!(!maps_all_users("      1000       1000          1\n"));
+        assert!(!maps_all_users(""));
     }
 
     #[test]
-    fn nobody_has_less_than_what_he_has() {
+    fn a_thread_may_have_its_own_priority_or_a_weaker_one() {
         in_a_thread(|tid| {
             let own = of(tid).unwrap();
             assert_eq!(allowed(tid, own), Some(own));
@@ -165,7 +165,7 @@ mod tests {
                 assert_eq!(allowed(tid, any), Some(any), "the privileged have any");
             }
         });
-        assert_eq!(of(u32::MAX / 2), None, "nobody there");
+        assert_eq!(of(u32::MAX / 2), None, "no such thread");
     }
 
     #[test]

@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_is_watched_as_long_as_anybody_cares() {
+    fn a_thread_is_watched_until_its_last_user_leaves() {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
         let mut watch = TaskWatch::new(TaskKind::Thread).unwrap();
         let tid = rustix::thread::gettid().as_raw_nonzero().get() as u32;
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_has_exited_when_its_pidfd_says_so() {
+    fn a_process_has_exited_when_its_pidfd_is_readable() {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
         let mut watch = TaskWatch::new(TaskKind::Process).unwrap();
         let mut child = std::process::Command::new("cat")

@@ -568,7 +568,7 @@ mod tests {
     }
 
     #[test]
-    fn the_folder_of_processes_lists_who_is_there() {
+    fn the_folder_of_processes_lists_the_open_processes() {
         let tree = Tree::new(Options { logs: Logs::Present, uid: Uid(7), ..OPTIONS });
         let logs = fixed::lookup(ROOT_ID, "binder_logs", Logs::Present).unwrap();
         let names = |node, offset| -> Vec<String> {

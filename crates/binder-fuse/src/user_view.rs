@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_user_is_what_the_map_says() {
+    fn a_user_is_translated_by_the_map() {
         let mut view =
             UserView::parse("         0     100000      65536\n      1000       1000          1\n");
         for (ours, seen) in
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_map_nobody_is_known() {
+    fn without_a_map_no_user_is_known() {
         let mut view = UserView::parse("");
         assert_eq!(view, UserView::Unwritten);
         assert_eq!(view.sees(Some(u32::MAX), Uid::ROOT), UNKNOWN);

@@ -234,7 +234,7 @@ const COMMANDS: [u32; 22] = [
 ];
 
 #[test]
-fn every_command_word_tells_how_long_its_payload_is() {
+fn every_command_word_encodes_the_length_of_its_payload() {
     for word in COMMANDS {
         let mut bytes = word.to_ne_bytes().to_vec();
         bytes.resize(4 + payload_len(word), 0);

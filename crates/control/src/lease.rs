@@ -108,7 +108,7 @@ impl Status {
             Self::Full => "it does not fit below the user's limit",
             Self::TimedOut => "it did not become free in time",
             Self::TooManyClients => "the user has too many clients",
-            Self::NotYou => "the daemon cannot tell whose process this is",
+            Self::NotYou => "the daemon cannot find the user of this process",
             Self::BadRequest => "the daemon does not understand (another version?)",
             Self::Short => "the machine itself is short of memory",
         }
@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_sent_is_what_is_read() {
+    fn messages_are_read_as_they_were_sent() {
         let requests = [
             Request::Hello { version: VERSION, spent: 1, unspent: u64::MAX, base: 3 },
             Request::Grow { need: 4096, wish: 1 << 20, wait_ms: 77 },

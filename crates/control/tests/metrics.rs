@@ -199,9 +199,9 @@ fn all_that_is_counted_is_read_back() {
 
 #[test]
 fn a_daemon_that_does_not_answer_is_a_comment_and_a_zero() {
-    let said = text(&Sources { oomd: Err("gone\naway".into()), ..sources() });
-    assert!(said.starts_with("# headroom-oomd: gone away\n"), "{said}");
-    let families = parse(&said);
+    let output = text(&Sources { oomd: Err("gone\naway".into()), ..sources() });
+    assert!(output.starts_with("# headroom-oomd: gone away\n"), "{output}");
+    let families = parse(&output);
     let up = &families["headroom_up"].samples;
     assert_eq!(up.iter().map(|sample| sample.2).collect::<Vec<_>>(), [0.0, 1.0]);
     assert!(!families.contains_key("headroom_kills_total"));

@@ -77,7 +77,7 @@ fn small_and_large_replies_arrive_whole() {
 }
 
 #[test]
-fn garbage_gets_an_answer_that_names_the_peer_and_others_go_on() {
+fn garbage_gets_an_error_that_names_the_peer_and_other_clients_continue() {
     let running = start();
     let mut bad = Client::connect(&running.path).unwrap();
     let mut good = Client::connect(&running.path).unwrap();
@@ -107,44 +107,44 @@ fn a_client_that_never_reads_does_not_hold_up_others() {
 }
 
 #[test]
-fn no_daemon_and_two_daemons_are_told_apart_and_a_dead_one_is_replaced() {
+fn a_missing_and_a_second_daemon_are_distinguished_and_a_dead_one_is_replaced() {
     let running = start();
     assert!(matches!(Server::bind(&running.path, 0o600), Err(ControlError::InUse(_))));
     let mode = std::fs::metadata(&running.path).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
 
-    let gone = running.path.with_file_name("nobody.sock");
+    let gone = running.path.with_file_name("absent.sock");
     let error = Client::connect(&gone).err().unwrap();
     assert!(error.to_string().contains("no daemon listens on"), "{error}");
 
     let left = running.path.with_file_name("left.sock");
     drop(std::os::unix::net::UnixListener::bind(&left).unwrap());
-    assert!(UnixStream::connect(&left).is_err(), "nobody listens, but the file is there");
+    assert!(UnixStream::connect(&left).is_err(), "no program listens, but the file is there");
     drop(Server::bind(&left, 0o666));
     assert!(!left.exists(), "removed on drop");
 }
 
 #[test]
-fn who_has_subscribed_is_told_and_who_does_not_read_is_dropped() {
+fn subscribers_are_notified_and_slow_readers_are_dropped() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("test.sock");
     let mut server = Server::bind(&path, 0o600).unwrap();
     let mut clients: Vec<Client> = (0..3).map(|_| Client::connect(&path).unwrap()).collect();
     // Two of the three subscribe.
-    let (told, asked) = std::sync::mpsc::channel();
-    let ask = std::thread::spawn(move || {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let requests = std::thread::spawn(move || {
         for (at, client) in clients.iter_mut().enumerate() {
             let reply: bool = client.call(&(at < 2)).unwrap();
             assert_eq!(reply, at < 2);
         }
-        told.send(()).unwrap();
+        sender.send(()).unwrap();
         clients
     });
-    while asked.try_recv().is_err() {
+    while receiver.try_recv().is_err() {
         server.serve_subscribers(|_, request: Result<bool, String>| request.unwrap(), |yes| *yes);
         std::thread::sleep(Duration::from_millis(1));
     }
-    let mut clients = ask.join().unwrap();
+    let mut clients = requests.join().unwrap();
     assert!(server.has_subscribers());
     // No subscriber may see this.
     server.publish(&"secret", |peer| peer.uid.0 == u32::MAX);
@@ -226,7 +226,7 @@ fn an_owner_gets_its_share_of_connections_and_the_rest_is_for_others() {
 }
 
 #[test]
-fn a_client_without_a_connection_is_told_why() {
+fn a_client_without_a_connection_gets_the_reason() {
     if !privileged() {
         return;
     }

@@ -125,7 +125,7 @@ enum Stats {
 pub fn main() -> ExitCode {
     // Tests that create a `Bus` start an installed daemon as its server.
     binder_fuse::Bus::serve_if_started();
-    if let Some(code) = mount_helper::run_if_asked() {
+    if let Some(code) = mount_helper::run_if_requested() {
         return code;
     }
     let args = Args::parse();
@@ -205,7 +205,7 @@ fn run(args: Args) -> anyhow::Result<()> {
         control.path().display(),
     );
     if let Some(fd) = args.ready_fd {
-        say_ready(fd).with_context(|| format!("--ready-fd {fd}"))?;
+        report_ready(fd).with_context(|| format!("--ready-fd {fd}"))?;
     }
     life_signs.ready(&in_a_line(&server));
     loop {
@@ -238,7 +238,7 @@ fn run(args: Args) -> anyhow::Result<()> {
                 return Ok(());
             }
             Event::Unmounted => {
-                anyhow::bail!("{}: unmounted by somebody else", server.mount_point().display())
+                anyhow::bail!("{}: unmounted by another program", server.mount_point().display())
             }
         }
     }
@@ -269,7 +269,7 @@ fn in_a_line(server: &Server) -> String {
 }
 
 /// Reports readiness to the process that started us.
-fn say_ready(fd: i32) -> anyhow::Result<()> {
+fn report_ready(fd: i32) -> anyhow::Result<()> {
     anyhow::ensure!(fd > 2, "that one has another use");
     // SAFETY: the descriptor was passed to us for this purpose and is not used elsewhere in this
     // process; if it is not open, the write below fails.

@@ -52,11 +52,11 @@ mod tests {
         let dev = tempfile::tempdir().unwrap();
         let (mount, names) =
             (Path::new("/mnt/bus"), ["binder", "taken", "stale"].map(str::to_owned));
-        std::fs::write(dev.path().join("taken"), "somebody's").unwrap();
+        std::fs::write(dev.path().join("taken"), "existing").unwrap();
         symlink("/mnt/bus/stale", dev.path().join("stale")).unwrap();
         let links = Links::make_in(dev.path(), mount, &names);
         assert_eq!(std::fs::read_link(dev.path().join("binder")).unwrap(), mount.join("binder"));
-        assert_eq!(std::fs::read_to_string(dev.path().join("taken")).unwrap(), "somebody's");
+        assert_eq!(std::fs::read_to_string(dev.path().join("taken")).unwrap(), "existing");
         drop(links);
         let left: Vec<_> = std::fs::read_dir(dev.path()).unwrap().collect();
         assert_eq!(left.len(), 1, "{left:?}");

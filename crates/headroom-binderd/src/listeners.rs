@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use anyhow::Context;
 use binder_fuse::Server;
-use ioctl_trap::{InHand, Listener};
+use ioctl_trap::{HeldCalls, Listener};
 
 /// The socket from which listeners are received. Each one gets a reply: 0 if it is served from now
 /// on, else an errno.
@@ -28,8 +28,8 @@ impl Listeners {
             Ok((_, fds)) => parse(fds),
             Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
         };
-        let served = received.and_then(|(listener, in_hand)| {
-            server.add_listener(listener, in_hand).map_err(io::Error::other)
+        let served = received.and_then(|(listener, held_calls)| {
+            server.add_listener(listener, held_calls).map_err(io::Error::other)
         });
         let errno = match served {
             Ok(()) => 0,
@@ -44,10 +44,10 @@ impl Listeners {
     }
 }
 
-fn parse(fds: Vec<OwnedFd>) -> io::Result<(Listener, InHand)> {
+fn parse(fds: Vec<OwnedFd>) -> io::Result<(Listener, HeldCalls)> {
     let [listener, memory] =
         <[OwnedFd; 2]>::try_from(fds).map_err(|_| io::ErrorKind::InvalidInput)?;
-    Ok((Listener::new(listener), InHand::map(memory)?))
+    Ok((Listener::new(listener), HeldCalls::map(memory)?))
 }
 
 impl AsFd for Listeners {

@@ -33,7 +33,7 @@ const IGNORED: [&str; 14] = [
 ];
 
 /// Mounts, if the program was called as `mount.binder`.
-pub fn run_if_asked() -> Option<ExitCode> {
+pub fn run_if_requested() -> Option<ExitCode> {
     let mut arguments = std::env::args_os();
     let name = arguments.next()?;
     if Path::new(&name).file_name()? != NAME {
@@ -178,19 +178,19 @@ impl Request {
         let log_file =
             File::create(&log).with_context(|| format!("cannot make {}", log.display()))?;
         let flags = rustix::pipe::PipeFlags::CLOEXEC;
-        let (ready, says_ready) = rustix::pipe::pipe_with(flags).context("cannot make a pipe")?;
+        let (ready, ready_writer) = rustix::pipe::pipe_with(flags).context("cannot make a pipe")?;
         let mut command = self.daemon(&folder);
-        command.args(["--ready-fd", &says_ready.as_raw_fd().to_string()]);
+        command.args(["--ready-fd", &ready_writer.as_raw_fd().to_string()]);
         if namespace.is_some() {
             command.arg("--leave-mount-namespace");
         }
         command.stdin(Stdio::null()).stdout(Stdio::null());
         command.stderr(log_file).current_dir("/");
-        in_background(&mut command, &says_ready);
+        in_background(&mut command, &ready_writer);
         let mut daemon = command.spawn().context("cannot start the daemon")?;
-        drop(says_ready);
+        drop(ready_writer);
         let mut line = String::new();
-        File::from(ready).read_to_string(&mut line).context("cannot hear the daemon")?;
+        File::from(ready).read_to_string(&mut line).context("cannot read from the daemon")?;
         let output = std::fs::read_to_string(&log).unwrap_or_default();
         if line.is_empty() {
             let _ = daemon.wait();
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn what_mount_8_passes_is_understood() {
+    fn arguments_of_mount_8_are_parsed() {
         let request =
             parse(&["binder", "/mnt/a-b/bus", "-o", "rw,nosuid,max=7,stats=global"]).unwrap();
         assert_eq!((request.max, request.logs, request.fake), (Some(7), true, false));
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_had_is_said() {
+    fn unsupported_mount_options_are_reported() {
         for (arguments, complaint) in [
             (&["binder"][..], "a source and a directory"),
             (&["binder", "/mnt", "-o", "max=many"], "max=many: not a number"),
@@ -305,8 +305,8 @@ mod tests {
             (&["binder", "/mnt", "-o", "size=1m"], "unknown option \"size=1m\""),
             (&["binder", "/mnt", "-x"], "unknown flag -x"),
         ] {
-            let said = parse(arguments).unwrap_err();
-            assert!(said.contains(complaint), "{arguments:?}: {said}");
+            let error = parse(arguments).unwrap_err();
+            assert!(error.contains(complaint), "{arguments:?}: {error}");
         }
         assert!(parse(&["binder", "/mnt", "-s", "-o", "size=1m"]).is_ok(), "sloppy: it is ignored");
     }

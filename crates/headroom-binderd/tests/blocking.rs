@@ -347,7 +347,7 @@ fn epoll_wakes_each_time_that_work_comes() {
 }
 
 #[test]
-fn a_thread_that_ends_without_a_word_is_forgotten() {
+fn a_thread_that_exits_silently_is_forgotten() {
     if cannot_mount() {
         return;
     }
@@ -373,7 +373,7 @@ fn a_thread_that_ends_without_a_word_is_forgotten() {
         scope.spawn(|| {
             Session::new(&client).enter_looper().unwrap();
             client.thread_exit().unwrap();
-            assert!(!threads(&daemon).contains(&gettid()), "it said goodbye");
+            assert!(!threads(&daemon).contains(&gettid()), "its record was removed");
         });
     });
 }

@@ -12,7 +12,7 @@ use binder_uapi::ioctl::BINDER_VERSION;
 
 const DAEMON: &str = env!("CARGO_BIN_EXE_headroom-binderd");
 /// A uid that no other process uses.
-const SOMEBODY: u32 = 61_236;
+const USER: u32 = 61_236;
 
 fn builder() -> Builder {
     Bus::builder().program(DAEMON)
@@ -77,7 +77,7 @@ fn a_bus_is_there_until_its_guard_is_dropped() {
 }
 
 #[test]
-fn buses_are_what_they_are_asked_to_be_and_do_not_see_each_other() {
+fn buses_have_the_requested_options_and_are_separate() {
     if skipped() {
         return;
     }
@@ -109,7 +109,7 @@ fn a_folder_that_was_there_stays() {
 }
 
 #[test]
-fn what_cannot_be_served_is_an_error_and_leaves_nothing() {
+fn a_failed_start_is_an_error_and_leaves_nothing() {
     if skipped() {
         return;
     }
@@ -155,7 +155,7 @@ fn a_program_that_cannot_be_started_is_an_error_and_leaves_nothing() {
 
 /// As root, runs copies that every user can execute.
 #[test]
-fn somebody_without_any_privilege_has_a_bus_too() {
+fn an_unprivileged_user_has_a_bus_too() {
     let namespaces = Command::new("unshare").args(["--user", "--mount", "true"]).output();
     if !namespaces.is_ok_and(|output| output.status.success()) {
         test_support::skip("no user namespaces");
@@ -177,7 +177,7 @@ fn somebody_without_any_privilege_has_a_bus_too() {
     let mut command = Command::new(client);
     command.arg("own-bus").arg(daemon).current_dir("/");
     if rustix::process::geteuid().is_root() {
-        command.uid(SOMEBODY).gid(SOMEBODY);
+        command.uid(USER).gid(USER);
     }
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);

@@ -209,7 +209,7 @@ fn the_death_of_the_server_ends_the_call() {
 }
 
 #[test]
-fn a_client_of_another_user_calls_and_is_known_for_who_it_is() {
+fn a_client_of_another_user_calls_with_its_own_uid() {
     if cannot_mount() {
         return;
     }
@@ -217,15 +217,15 @@ fn a_client_of_another_user_calls_and_is_known_for_who_it_is() {
         let daemon = Daemon::start_with(&["--mapping", mapping]);
         let client = manager(&daemon.binder());
         let mut session = Session::new(&client);
-        let mut nobody = daemon.client("call-as-nobody");
+        let mut other = daemon.client("call-as-nobody");
         let mut introduce = |_: &mut Session<'_>, incoming: &Received<'_>| {
             let data = incoming.transaction();
             let text = format!("uid {} pid {}", data.sender_euid, data.sender_pid);
             Answer::Stop(Parcel::new().bytes(text.as_bytes()))
         };
         session.serve(&mut introduce).unwrap();
-        assert_eq!(nobody.answer().unwrap(), format!("uid 65534 pid {}", nobody.pid()));
-        assert!(wait_for_end(&mut nobody).success());
+        assert_eq!(other.answer().unwrap(), format!("uid 65534 pid {}", other.pid()));
+        assert!(wait_for_end(&mut other).success());
     }
 }
 
@@ -279,7 +279,7 @@ fn commands_in_memory_that_we_have_to_provide_ourselves_do_not_hang_the_bus() {
 }
 
 #[test]
-fn a_fault_in_a_clients_memory_is_its_own_affair() {
+fn a_fault_in_a_clients_memory_affects_that_client_only() {
     if cannot_mount() {
         return;
     }

@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use zerocopy::FromZeros;
 
 /// A uid that no other process uses.
-const SOMEBODY: Uid = Uid(61_237);
+const USER: Uid = Uid(61_237);
 
 #[test]
 fn sigterm_and_sigint_end_it_with_nothing_left() {
@@ -101,7 +101,7 @@ fn a_mount_that_is_served_is_left_alone() {
 }
 
 #[test]
-fn a_service_manager_that_cannot_be_reached_is_said() {
+fn an_unreachable_service_manager_is_reported() {
     if cannot_mount() {
         return;
     }
@@ -114,7 +114,7 @@ fn a_service_manager_that_cannot_be_reached_is_said() {
 }
 
 #[test]
-fn being_unmounted_by_somebody_else_is_an_error() {
+fn an_unmount_by_another_program_is_an_error() {
     if cannot_mount() {
         return;
     }
@@ -181,7 +181,7 @@ fn folders_made_for_a_mount_that_fails_are_removed() {
 }
 
 #[test]
-fn the_control_socket_tells_what_is_open() {
+fn the_control_socket_lists_the_opens() {
     if cannot_mount() {
         return;
     }
@@ -209,13 +209,13 @@ fn the_control_socket_tells_what_is_open() {
 }
 
 /// Errno of an open of this file by an unprivileged user; 0 if it succeeds.
-fn open_as_somebody(path: &Path) -> i32 {
+fn open_as_user(path: &Path) -> i32 {
     let path = path.to_owned();
     let open = move || {
         let opened = std::fs::File::options().read(true).write(true).open(path);
         opened.err().map_or(0, |error| error.raw_os_error().unwrap())
     };
-    test_support::spawn_as(SOMEBODY, open).join().unwrap()
+    test_support::spawn_as(USER, open).join().unwrap()
 }
 
 /// Adds a device by `binder-control`.
@@ -234,25 +234,25 @@ fn mode_and_owner_decide_who_may_open_a_device() {
     if cannot_mount() {
         return;
     }
-    let somebody = SOMEBODY.to_string();
-    let owner = format!("{SOMEBODY}:7");
+    let user = USER.to_string();
+    let owner = format!("{USER}:7");
     for (arguments, at_start, added) in [
         (&[][..], 0, libc::EACCES),
         (&["--mode", "0600"], libc::EACCES, libc::EACCES),
-        (&["--owner", &somebody], 0, 0),
+        (&["--owner", &user], 0, 0),
         (&["--mode", "0600", "--owner", &owner], 0, 0),
         (&["--mode", "0660", "--owner", "root:7"], libc::EACCES, libc::EACCES),
     ] {
         let daemon = Daemon::start_with(arguments);
         add_device(&daemon, "added");
         let added_path = daemon.mount().join("added");
-        assert_eq!(open_as_somebody(&daemon.binder()), at_start, "{arguments:?}");
-        assert_eq!(open_as_somebody(&added_path), added, "{arguments:?}");
+        assert_eq!(open_as_user(&daemon.binder()), at_start, "{arguments:?}");
+        assert_eq!(open_as_user(&added_path), added, "{arguments:?}");
         let control = daemon.mount().join("binder-control");
-        assert_eq!(open_as_somebody(&control), libc::EACCES, "{arguments:?}");
+        assert_eq!(open_as_user(&control), libc::EACCES, "{arguments:?}");
         if arguments.contains(&owner.as_str()) {
             let metadata = std::fs::metadata(&added_path).unwrap();
-            assert_eq!((metadata.uid(), metadata.gid()), (SOMEBODY.0, 7));
+            assert_eq!((metadata.uid(), metadata.gid()), (USER.0, 7));
         }
     }
 }

@@ -29,7 +29,7 @@ fn confined(dir: tempfile::TempDir, args: &[&str]) -> (Daemon, UnixDatagram) {
     (Daemon::start_prepared(dir, args, prepare), manager)
 }
 
-fn heard(manager: &UnixDatagram) -> Option<String> {
+fn notification(manager: &UnixDatagram) -> Option<String> {
     let mut message = [0; 256];
     let length = manager.recv(&mut message).ok()?;
     Some(String::from_utf8_lossy(&message[..length]).into_owned())
@@ -47,8 +47,8 @@ fn as_the_service_has_it_calls_carry_descriptors_and_priorities_and_idle_memory_
     let expected = |what: &String| what.contains("oom_score_adj");
     assert!(degraded.iter().all(expected), "{degraded:?}");
     assert_eq!(daemon.status().mapping, "passthrough");
-    assert_eq!(wait_for("a notification", || heard(&manager)), "STATUS=starting\n");
-    let first = wait_for("another one", || heard(&manager));
+    assert_eq!(wait_for("a notification", || notification(&manager)), "STATUS=starting\n");
+    let first = wait_for("another one", || notification(&manager));
     assert!(first.starts_with("READY=1\nSTATUS=0 opens on "), "{first}");
 
     let mut server = daemon.client("write-to-files");
@@ -67,14 +67,16 @@ fn as_the_service_has_it_calls_carry_descriptors_and_priorities_and_idle_memory_
     session.flush().unwrap();
     let logs = daemon.mount().join("binder_logs/stats");
     assert!(std::fs::read_to_string(logs).unwrap().contains("BC_TRANSACTION: 2"));
-    let reply = daemon.ask(&Request::Reclaim { pages: u64::MAX });
+    let reply = daemon.request(&Request::Reclaim { pages: u64::MAX });
     assert!(matches!(reply, Reply::Reclaimed { pages, .. } if pages > 0), "{reply:?}");
-    wait_for("a sign of life", || heard(&manager).filter(|said| said.starts_with("WATCHDOG=1")));
+    wait_for("a sign of life", || {
+        notification(&manager).filter(|text| text.starts_with("WATCHDOG=1"))
+    });
     server.child.kill().unwrap();
     wait_for_end(&mut server);
     daemon.wait_until_gone(server.pid());
     assert_eq!(daemon.stop().code(), Some(0));
-    wait_for("a last word", || heard(&manager).filter(|said| said == "STOPPING=1\n"));
+    wait_for("a last word", || notification(&manager).filter(|text| text == "STOPPING=1\n"));
     assert!(!is_mounted(&daemon.mount()));
 }
 
@@ -113,13 +115,13 @@ fn as_the_service_has_it_buffers_can_be_stored_by_notices() {
 fn systemd_understands_the_unit() {
     let program = "/usr/local/bin/headroom-binderd";
     match opinion_of_systemd("headroom-binderd.service", UNIT, program, 45) {
-        Ok(said) => assert_eq!(said, None),
+        Ok(complaint) => assert_eq!(complaint, None),
         Err(error) => test_support::skip(format_args!("systemd-analyze: {error}")),
     }
 }
 
 #[test]
-fn nothing_in_the_unit_hides_the_mount_from_everybody_else() {
+fn nothing_in_the_unit_hides_the_mount_from_other_processes() {
     let apart =
         ["Private", "ProtectSystem", "ProtectHome", "ProtectKernel", "ProtectControlGroups"];
     let apart = [

@@ -45,12 +45,12 @@ fn bad_input_is_refused_with_the_word_that_is_wrong() {
         let (code, stdout, stderr) = run(headroom(dir.path()).args(*arguments));
         assert_eq!(code, Some(2), "{arguments:?}: {stderr}");
         assert!(stdout.is_empty(), "{arguments:?}: {stdout}");
-        assert!(stderr.contains(complaint), "{arguments:?} should say {complaint}: {stderr}");
+        assert!(stderr.contains(complaint), "{arguments:?} should report {complaint}: {stderr}");
     }
 }
 
 #[test]
-fn limits_that_make_no_sense_are_refused_before_anybody_is_asked() {
+fn invalid_limits_are_refused_before_a_request_is_sent() {
     let dir = tempfile::tempdir().unwrap();
     let cases: &[(&[&str], &str)] = &[
         (&["limit", "set", "root", "0"], "limit clear"),
@@ -96,7 +96,7 @@ fn status_of_no_daemon_is_exit_code_1_and_still_prints() {
 }
 
 #[test]
-fn metrics_of_no_daemon_say_so() {
+fn metrics_without_a_daemon_report_its_absence() {
     let dir = tempfile::tempdir().unwrap();
     let (code, stdout, _) = run(headroom(dir.path()).arg("metrics"));
     assert_eq!(code, Some(1));
@@ -106,7 +106,7 @@ fn metrics_of_no_daemon_say_so() {
 }
 
 #[test]
-fn up_without_root_says_so_and_starts_nothing() {
+fn up_without_root_fails_with_the_reason_and_starts_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let mut command = headroom(dir.path());
     if rustix::process::geteuid().is_root() {
@@ -217,7 +217,7 @@ fn record() -> Why {
 }
 
 #[test]
-fn what_the_daemon_says_is_shown_as_text_and_as_json() {
+fn replies_of_the_daemon_are_shown_as_text_and_as_json() {
     let dir = tempfile::tempdir().unwrap();
     let _daemon = FakeDaemon::start(dir.path().join("oomd.sock"), fake_oomd);
     let cases: &[(&[&str], &str)] = &[
@@ -308,7 +308,7 @@ fn hog() -> std::process::Child {
 }
 
 #[test]
-fn kill_says_how_much_came_back_and_how_fast() {
+fn kill_reports_the_freed_size_and_the_rate() {
     use std::os::unix::process::ExitStatusExt;
     let dir = tempfile::tempdir().unwrap();
     let [mut first, mut second] = [hog(), hog()];

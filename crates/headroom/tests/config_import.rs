@@ -41,9 +41,12 @@ fn the_daemon_takes_the_result_with_the_levels_and_rules_of_earlyoom() {
     let expected =
         ["never: uid 0", "avoid: name ~ \\.x$", "avoid: name ~ it's", "prefer: name ~ ^(a|b)$"];
     assert_eq!(configuration.rules, expected);
-    let tell = configuration.notifications.join("\n");
-    assert!(tell.contains("before a kill") && tell.contains("for 200 ms"), "{tell}");
-    assert!(tell.contains("after a kill"), "{tell}");
+    let notifications = configuration.notifications.join("\n");
+    assert!(
+        notifications.contains("before a kill") && notifications.contains("for 200 ms"),
+        "{notifications}"
+    );
+    assert!(notifications.contains("after a kill"), "{notifications}");
 }
 
 #[test]
@@ -59,7 +62,7 @@ fn words_are_taken_as_a_shell_has_split_them() {
 }
 
 #[test]
-fn a_dry_run_stays_one() {
+fn a_dry_run_stays_a_dry_run() {
     let dir = tempfile::tempdir().unwrap();
     let (_, toml, _) = import(dir.path(), &["--dryrun -m 20"]);
     let Some(configuration) = checked(dir.path(), &toml) else { return };

@@ -149,7 +149,7 @@ fn make_run_needs_no_other_features_than_make_build() {
 }
 
 #[test]
-fn licence_expressions_are_judged_as_a_lawyer_would() {
+fn licence_expressions_are_evaluated_by_spdx_rules() {
     let accepted = BTreeSet::from(["MIT".to_owned(), "Apache-2.0 WITH LLVM-exception".to_owned()]);
     for good in [
         "MIT",

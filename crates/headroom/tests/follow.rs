@@ -32,8 +32,8 @@ fn a_desktop_gets_notices() {
     // Replaces the real `notify-send`: it records its arguments.
     let bin = dir.path().join("bin");
     std::fs::create_dir(&bin).unwrap();
-    let told = dir.path().join("told");
-    let script = format!("#!/bin/sh\necho \"$4|$5\" >> {}\n", told.display());
+    let log = dir.path().join("log");
+    let script = format!("#!/bin/sh\necho \"$4|$5\" >> {}\n", log.display());
     std::fs::write(bin.join("notify-send"), script).unwrap();
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(bin.join("notify-send"), mode).unwrap();
@@ -66,9 +66,9 @@ fn a_desktop_gets_notices() {
     let mut child = start(&format!("{}:/bin:/usr/bin", bin.display()));
     let begun = std::time::Instant::now();
     let text = loop {
-        match std::fs::read_to_string(&told) {
+        match std::fs::read_to_string(&log) {
             Ok(text) if text.ends_with('\n') => break text,
-            _ => assert!(begun.elapsed() < Duration::from_secs(20), "nobody is told"),
+            _ => assert!(begun.elapsed() < Duration::from_secs(20), "no notification"),
         }
         std::thread::sleep(Duration::from_millis(2));
     };
@@ -80,7 +80,7 @@ fn a_desktop_gets_notices() {
 }
 
 #[test]
-fn what_happened_is_told_oldest_first_and_what_happens_once_its_end_is_known() {
+fn past_events_are_listed_oldest_first_and_new_ones_once_they_end() {
     let dir = tempfile::tempdir().unwrap();
     let mut server = Server::bind(&dir.path().join("oomd.sock"), 0o600).unwrap();
     let (publish, news) = channel::<Event>();
@@ -120,13 +120,13 @@ fn what_happened_is_told_oldest_first_and_what_happens_once_its_end_is_known() {
     let mut command = headroom(dir.path());
     let mut child = command.args(["why", "-f", "--json"]).stdout(Stdio::piped()).spawn().unwrap();
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let said: Vec<serde_json::Value> =
+    let events: Vec<serde_json::Value> =
         lines.take(4).map(|line| serde_json::from_str(&line.unwrap()).unwrap()).collect();
     stop.send(()).unwrap();
     daemon.join().unwrap();
     // The daemon has exited: the command reports that and exits.
     assert_eq!(child.wait().unwrap().code(), Some(1));
-    let ids: Vec<_> = said[..3].iter().map(|event| event["why"]["id"].as_u64()).collect();
+    let ids: Vec<_> = events[..3].iter().map(|event| event["why"]["id"].as_u64()).collect();
     assert_eq!(ids, [Some(1), Some(2), Some(3)]);
-    assert_eq!(said[3]["event"], "soft-limit-crossed");
+    assert_eq!(events[3]["event"], "soft-limit-crossed");
 }

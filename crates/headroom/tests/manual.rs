@@ -6,7 +6,7 @@ use std::process::Command;
 
 const MANUAL: &str = include_str!("../../../dist/man/headroom.1");
 
-fn said(arguments: &[&str]) -> String {
+fn stdout_of(arguments: &[&str]) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_headroom")).args(arguments).output().unwrap();
     assert!(output.status.success(), "{arguments:?}: {output:?}");
     String::from_utf8(output.stdout).unwrap()
@@ -31,7 +31,7 @@ fn options(help: &str) -> BTreeSet<String> {
 /// The path and help text of each command.
 fn all(path: &[String], found: &mut Vec<(Vec<String>, String)>) {
     let arguments: Vec<&str> = path.iter().map(String::as_str).chain(["--help"]).collect();
-    let help = said(&arguments);
+    let help = stdout_of(&arguments);
     for name in commands(&help) {
         all(&[path, &[name]].concat(), found);
     }
@@ -57,7 +57,7 @@ fn the_manual_has_every_command_and_every_option() {
 #[test]
 fn every_shell_gets_its_completions() {
     for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
-        let script = said(&["completions", shell]);
+        let script = stdout_of(&["completions", shell]);
         assert!(script.contains("run-oom-killer") && script.contains("binderd-socket"), "{shell}");
     }
 }

@@ -18,8 +18,8 @@ const MIB: u64 = 1 << 20;
 
 /// A daemon with `users` users, and the requests for changes that it received.
 fn daemon(dir: &Path, users: u32) -> (FakeDaemon, Arc<Mutex<Vec<Request>>>) {
-    let asked = Arc::new(Mutex::new(Vec::new()));
-    let changes = asked.clone();
+    let requests = Arc::new(Mutex::new(Vec::new()));
+    let changes = requests.clone();
     let answer = move |request: Request| match request {
         Request::Status => Reply::Status(Status {
             version: "0.1.0".into(),
@@ -42,7 +42,7 @@ fn daemon(dir: &Path, users: u32) -> (FakeDaemon, Arc<Mutex<Vec<Request>>>) {
             Reply::Done
         }
     };
-    (FakeDaemon::start(dir.join("oomd.sock"), answer), asked)
+    (FakeDaemon::start(dir.join("oomd.sock"), answer), requests)
 }
 
 /// The limit of a user without a name; the first ones use most.
@@ -74,7 +74,7 @@ fn top(dir: &Path) -> std::process::Command {
 #[test]
 fn on_a_terminal_keys_select_and_set_a_limit_and_the_terminal_is_given_back() {
     let dir = tempfile::tempdir().unwrap();
-    let (_daemon, asked) = daemon(dir.path(), 1000);
+    let (_daemon, requests) = daemon(dir.path(), 1000);
     let mut pty = Pty::start(top(dir.path()), 100, 30);
     pty.shows("4000000000");
     pty.shows("1 of 1000");
@@ -88,7 +88,7 @@ fn on_a_terminal_keys_select_and_set_a_limit_and_the_terminal_is_given_back() {
         hard_bytes: 512 * MIB,
         soft_bytes: None,
     };
-    assert_eq!(*asked.lock().unwrap(), [expected]);
+    assert_eq!(*requests.lock().unwrap(), [expected]);
     pty.resize(44, 10);
     // Redrawn: two columns, four users, the selected one last.
     pty.shows("4000000999       501.0 MiB     2.0 GiB\n");
@@ -99,7 +99,7 @@ fn on_a_terminal_keys_select_and_set_a_limit_and_the_terminal_is_given_back() {
 }
 
 #[test]
-fn told_to_end_it_gives_the_terminal_back() {
+fn on_sigterm_it_restores_the_terminal() {
     for signal in [Signal::TERM, Signal::HUP, Signal::INT] {
         let dir = tempfile::tempdir().unwrap();
         let (_daemon, _) = daemon(dir.path(), 3);
@@ -122,7 +122,7 @@ fn a_terminal_that_goes_away_ends_it_though_no_signal_comes() {
 }
 
 #[test]
-fn a_daemon_that_goes_away_and_comes_back_is_told() {
+fn a_daemon_that_restarts_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let (first, _) = daemon(dir.path(), 2);
     let mut pty = Pty::start(top(dir.path()), 80, 24);

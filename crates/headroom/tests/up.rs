@@ -221,7 +221,7 @@ fn the_daemons_stop_when_up_is_killed() {
 }
 
 #[test]
-fn a_second_up_says_that_the_first_is_there_and_leaves_it_alone() {
+fn a_second_up_reports_the_first_and_leaves_it_alone() {
     need_daemons!();
     let mut up = Up::start(&[]);
     up.expect("headroom ", "ready");

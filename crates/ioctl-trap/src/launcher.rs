@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-use crate::{InHand, Listener, offer, receive, send, stand_in};
+use crate::{HeldCalls, Listener, offer, receive, send, stand_in};
 
 /// How long the server may take to confirm that it serves a listener, which is little work.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -25,7 +25,7 @@ pub struct Launcher {
     /// Receives the listeners of the clients that we start, which send them through `offer_end`.
     offers: OwnedFd,
     offer_end: OwnedFd,
-    posts: Vec<(Listener, InHand)>,
+    posts: Vec<(Listener, HeldCalls)>,
     deserted: bool,
 }
 
@@ -67,17 +67,17 @@ impl Launcher {
         let listener = fds.into_iter().next().ok_or_else(|| io::Error::from_raw_os_error(errno))?;
         self.posts.retain(|(listener, _)| !listener.is_deserted());
         // From here on the command's calls fail unless a process holds the listener.
-        let in_hand = InHand::new()?;
-        let served = self.pass_on(listener.as_fd(), &in_hand);
-        self.posts.push((Listener::new(listener), in_hand));
+        let held_calls = HeldCalls::new()?;
+        let served = self.pass_on(listener.as_fd(), &held_calls);
+        self.posts.push((Listener::new(listener), held_calls));
         if served.is_err() || self.deserted {
             self.stand_in()?;
         }
         served
     }
 
-    fn pass_on(&self, listener: BorrowedFd<'_>, in_hand: &InHand) -> io::Result<()> {
-        send(self.server.as_fd(), 0, &[listener, in_hand.as_fd()])?;
+    fn pass_on(&self, listener: BorrowedFd<'_>, held_calls: &HeldCalls) -> io::Result<()> {
+        send(self.server.as_fd(), 0, &[listener, held_calls.as_fd()])?;
         let limit = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
         let mut fds = [PollFd::new(&self.server, PollFlags::IN)];
         if poll(&mut fds, Some(&limit))? == 0 {
@@ -93,8 +93,8 @@ impl Launcher {
     /// not serve them. Fails if a thread cannot be created; the calls then fail with `ENOSYS`.
     pub fn stand_in(&mut self) -> io::Result<()> {
         self.deserted = true;
-        for (listener, in_hand) in self.posts.drain(..) {
-            let serve = move || stand_in(&listener, &in_hand);
+        for (listener, held_calls) in self.posts.drain(..) {
+            let serve = move || stand_in(&listener, &held_calls);
             std::thread::Builder::new().spawn(serve)?;
         }
         Ok(())

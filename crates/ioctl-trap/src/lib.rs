@@ -10,17 +10,17 @@
 //! A filter cannot be removed. If its listener is closed, the kernel fails the trapped calls with
 //! `ENOSYS`; so the [`Launcher`] keeps a duplicate, and lets all calls proceed once the server has
 //! exited ([`stand_in`]). The server records the calls that it holds in memory that it shares with
-//! the launcher ([`InHand`]), so that no call is blocked for ever.
+//! the launcher ([`HeldCalls`]), so that no call is blocked for ever.
 
 mod filter;
-mod in_hand;
+mod held_calls;
 mod launcher;
 mod listener;
 mod message;
 mod stand_in;
 
 pub use filter::install;
-pub use in_hand::{InHand, PLACES};
+pub use held_calls::{HeldCalls, PLACES};
 pub use launcher::Launcher;
 pub use listener::{Listener, Trapped};
 pub use message::{offer, receive, send};

@@ -11,7 +11,7 @@ use rustix::net::{
 
 use crate::install;
 
-/// Maximum number of descriptors in one message: a listener, and the memory of its `InHand`.
+/// Maximum number of descriptors in one message: a listener, and the memory of its `HeldCalls`.
 const MOST: usize = 2;
 
 /// Installs the filter, and sends the listener, or the errno of the failure. Makes system calls

@@ -56,7 +56,7 @@ fn with_ranges<R>(f: impl FnOnce(&mut Ranges) -> R) -> R {
 fn forget(start: usize, bytes: usize) {
     let granted = with_ranges(|ranges| ranges.set(start, start + bytes, None));
     if granted > 0 {
-        tmalloc::raw::give(granted as u64);
+        tmalloc::raw::release(granted as u64);
     }
 }
 
@@ -102,7 +102,7 @@ unsafe fn map(arguments: MapArguments) -> *mut c_void {
     let found = really();
     if found == MAP_FAILED {
         if gated {
-            tmalloc::raw::give(bytes as u64);
+            tmalloc::raw::release(bytes as u64);
         }
         return found;
     }
@@ -190,7 +190,7 @@ unsafe extern "C" fn mprotect(at: *mut c_void, len: size_t, prot: c_int) -> c_in
         false
     });
     if !counted {
-        tmalloc::raw::give(new as u64);
+        tmalloc::raw::release(new as u64);
     }
     done
 }
@@ -233,7 +233,7 @@ unsafe extern "C" fn mremap(
     let found = really();
     if found == MAP_FAILED {
         if more > 0 {
-            tmalloc::raw::give(more as u64);
+            tmalloc::raw::release(more as u64);
         }
         return found;
     }
@@ -251,7 +251,7 @@ unsafe extern "C" fn mremap(
     let before = granted + more;
     let after = if kept { new } else { 0 };
     if before > after {
-        tmalloc::raw::give((before - after) as u64);
+        tmalloc::raw::release((before - after) as u64);
     }
     found
 }

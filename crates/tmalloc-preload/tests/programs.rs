@@ -19,13 +19,13 @@ fn run(program: &str, arguments: &[&str], socket: &str) -> Option<Output> {
     Some(command.output().unwrap())
 }
 
-/// The program runs as usual, and prints once that no memory is promised.
+/// The program runs as usual, and prints once that no memory is reserved.
 fn runs(program: &str, arguments: &[&str], expected: &str) {
     let Some(output) = run(program, arguments, "/nonexistent/lease.sock") else { return };
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{program}: {}: {said}", output.status);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program}: {}: {stderr}", output.status);
     assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), expected, "{program}");
-    assert_eq!(said.matches("memory is not promised").count(), 1, "{program}: {said}");
+    assert_eq!(stderr.matches("memory is not reserved").count(), 1, "{program}: {stderr}");
 }
 
 #[test]

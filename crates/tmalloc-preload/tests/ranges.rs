@@ -11,7 +11,7 @@ fn kind() -> impl Strategy<Value = Option<Kind>> {
 
 proptest! {
     #[test]
-    fn the_list_knows_of_each_page_what_was_said_of_it_last(
+    fn the_list_has_the_last_state_of_each_page(
         changes in proptest::collection::vec((0..60usize, 1..20usize, kind()), 1..60)
     ) {
         let mut ranges = Box::new(Ranges::new());

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * malloc with promises: memory is granted before it is used, or refused in time.
+ * malloc with reservation: memory is granted before it is used, or refused in time.
  *
  * Memory of tmalloc() can be touched, now or later, whatever other processes of the user do. Without
  * a daemon, and for users without a limit, it is plain malloc. All functions are safe to call from any

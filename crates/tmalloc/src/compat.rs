@@ -1,8 +1,9 @@
 //! The five calls of the course project that had this idea first, implemented on tmalloc.
 //!
-//! There `transaction_reserve` promised memory and `transaction_commit` ended the promise as soon
-//! as `malloc` had returned, before a page of it was touched. Here a promise holds until the memory
-//! is used, so a commit only returns the memory that the transaction's allocations did not need.
+//! There `transaction_reserve` reserved memory and `transaction_commit` ended the reservation as
+//! soon as `malloc` had returned, before a page of it was touched. Here a reservation holds until
+//! the memory is used, so a commit only returns the memory that the transaction's allocations
+//! did not need.
 
 use std::ffi::{c_int, c_ulong};
 use std::path::PathBuf;
@@ -42,7 +43,7 @@ impl From<ControlError> for CompatError {
     }
 }
 
-fn ask(request: &Request) -> Result<Reply, CompatError> {
+fn send(request: &Request) -> Result<Reply, CompatError> {
     let path = sys::environment(SOCKET_VARIABLE).and_then(|path| path.to_str().ok());
     let path = PathBuf::from(path.unwrap_or(OOMD_SOCKET));
     match Client::connect(&path)?.call(request)? {
@@ -58,12 +59,12 @@ pub fn set_mm_limit(uid: Uid, bytes: u64) -> Result<(), CompatError> {
         0 => Request::ClearLimit { account },
         hard_bytes => Request::SetLimit { account, hard_bytes, soft_bytes: None },
     };
-    ask(&request).map(drop)
+    send(&request).map(drop)
 }
 
 /// The limits that the caller may see: pairs of uid and bytes.
 pub fn get_mm_limit() -> Result<Vec<(u32, u64)>, CompatError> {
-    match ask(&Request::ListLimits)? {
+    match send(&Request::ListLimits)? {
         Reply::Limits { limits } => {
             Ok(limits.iter().map(|it| (it.account.uid, it.hard_bytes)).collect())
         }
@@ -73,7 +74,7 @@ pub fn get_mm_limit() -> Result<Vec<(u32, u64)>, CompatError> {
 
 /// Checks all limits now, and kills where one is exceeded. Returns the number of kills.
 pub fn run_oom_killer() -> Result<usize, CompatError> {
-    match ask(&Request::RunOomKiller { account: None })? {
+    match send(&Request::RunOomKiller { account: None })? {
         Reply::OomKillerRan { kills } => {
             Ok(kills.iter().filter(|why| why.victim.is_some()).count())
         }
@@ -89,13 +90,13 @@ pub fn transaction_reserve(bytes: usize) -> Result<(), Refused> {
 }
 
 /// Ends this thread's transactions: memory that their allocations did not need is returned. Memory
-/// that they took stays promised until it is used. `bytes` is the size of the reservation, and the
+/// that they took stays reserved until it is used. `bytes` is the size of the reservation, and the
 /// maximum that is returned.
 pub fn transaction_commit(bytes: usize) {
     let rest = gate::end_transaction(bytes as u64);
     if rest > 0 {
-        gate::give(rest);
-        link::tell_given_back();
+        gate::release(rest);
+        link::report_released();
     }
 }
 
@@ -133,7 +134,7 @@ mod c {
         let Some(found) = done(get_mm_limit()) else { return -1 };
         let room = usize::try_from(count).unwrap_or(0);
         for (at, (uid, bytes)) in found.iter().take(room).enumerate() {
-            // SAFETY: the caller's promise; `at` is below `count`.
+            // SAFETY: the caller guarantees it; `at` is below `count`.
             unsafe {
                 uids.add(at).write(*uid);
                 limits.add(at).write(*bytes);

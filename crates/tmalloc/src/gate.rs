@@ -73,7 +73,7 @@ pub(crate) fn take_waiting(bytes: u64, wait_ms: u32) -> Result<(), Refused> {
 }
 
 /// Returns memory that was already released to the system.
-pub(crate) fn give(bytes: u64) {
+pub(crate) fn release(bytes: u64) {
     let page = Page::current();
     // Before the first connection nothing was granted, so no balance grows (a forked child frees
     // memory that its parent had taken).

@@ -32,7 +32,7 @@ const STARTING: u8 = 1;
 const READY: u8 = 2;
 /// Ready, and the daemon has requested unused memory: the next allocation returns it, outside of
 /// jemalloc's locks.
-const ASKED_BACK: u8 = 3;
+const RECALLED: u8 = 3;
 static STATE: AtomicU8 = AtomicU8::new(NEW);
 static STARTER: AtomicU32 = AtomicU32::new(0);
 
@@ -116,8 +116,8 @@ fn map_aligned(size: usize, alignment: usize) -> *mut c_void {
 /// Checks whether the daemon has requested unused memory; called whenever memory is taken from the
 /// system or returned to it.
 fn note_recall() {
-    if Page::current().is_asked_back() {
-        let _ = STATE.compare_exchange(READY, ASKED_BACK, Ordering::AcqRel, Ordering::Relaxed);
+    if Page::current().take_recall() {
+        let _ = STATE.compare_exchange(READY, RECALLED, Ordering::AcqRel, Ordering::Relaxed);
     }
 }
 
@@ -148,7 +148,7 @@ unsafe extern "C" fn decommit(
     };
     note_recall();
     if !failed && STATE.load(Ordering::Acquire) >= READY {
-        gate::give(length as u64);
+        gate::release(length as u64);
     }
     failed
 }
@@ -194,16 +194,16 @@ pub(crate) fn is_ready() -> bool {
 fn start() {
     // SAFETY: takes nothing.
     let own = unsafe { libc::syscall(libc::SYS_gettid) } as u32;
-    if STATE.compare_exchange(ASKED_BACK, READY, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+    if STATE.compare_exchange(RECALLED, READY, Ordering::AcqRel, Ordering::Acquire).is_ok() {
         purge();
-        link::tell_given_back();
+        link::report_released();
         return;
     }
     match STATE.compare_exchange(NEW, STARTING, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => {}
         // Allocations of jemalloc or libc during the start.
         Err(STARTING) if STARTER.load(Ordering::Acquire) == own => return,
-        Err(READY | ASKED_BACK) => return,
+        Err(READY | RECALLED) => return,
         Err(_) => {
             while STATE.load(Ordering::Acquire) < READY {
                 std::hint::spin_loop();

@@ -70,8 +70,8 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         if self.bytes > 0 {
-            gate::give(self.bytes);
-            link::tell_given_back();
+            gate::release(self.bytes);
+            link::report_released();
         }
     }
 }
@@ -80,12 +80,12 @@ impl Drop for Lease {
 /// Requests of other processes may be faster.
 pub fn headroom() -> Result<u64, Refused> {
     heap::ready();
-    let reply = link::ask(&Request::Headroom)?;
+    let reply = link::request(&Request::Headroom)?;
     if reply.status == Status::Done { Ok(reply.headroom) } else { Err(Refused::By(reply.status)) }
 }
 
 /// Returns the allocator's unused memory, and notifies the daemon for waiting processes.
 pub fn give_back() {
     heap::purge();
-    link::tell_given_back();
+    link::report_released();
 }

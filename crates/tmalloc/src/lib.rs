@@ -1,4 +1,4 @@
-//! malloc with promises: memory is granted before it is used, or refused in time.
+//! malloc with reservation: memory is granted before it is used, or refused in time.
 //!
 //! A user with a memory limit gets no `NULL` from an ordinary `malloc`: it gets the memory, and a
 //! process is killed when it touches too much of it. Here memory is taken from the system only

@@ -38,12 +38,12 @@ struct Link {
     /// Sent again to a daemon that does not know this process, bytes.
     base: u64,
     wish: u64,
-    asked_ms: u64,
+    requested_ms: u64,
     /// The daemon is known to have exited, and allocations do not wait for it any more.
     gone: bool,
     warned: bool,
     /// Size of the request in progress, bytes.
-    asking: u64,
+    pending_bytes: u64,
 }
 
 const UNLINKED: Link = Link {
@@ -51,10 +51,10 @@ const UNLINKED: Link = Link {
     known: false,
     base: 0,
     wish: LEAST_WISH,
-    asked_ms: 0,
+    requested_ms: 0,
     gone: false,
     warned: false,
-    asking: 0,
+    pending_bytes: 0,
 };
 
 /// A lock that a forked child can replace.
@@ -99,9 +99,9 @@ pub(crate) fn refill(need: u64, wait_ms: u32, deadline: &mut Option<u64>) -> Res
 }
 
 /// Sends a request and waits for the reply.
-pub(crate) fn ask(request: &Request) -> Result<Reply, Refused> {
+pub(crate) fn request(request: &Request) -> Result<Reply, Refused> {
     with_link(|link| {
-        link.asking = 0;
+        link.pending_bytes = 0;
         link.connect()?;
         if Page::current() == Page::plain() {
             let headroom = control::lease::UNLIMITED_BYTES;
@@ -112,7 +112,7 @@ pub(crate) fn ask(request: &Request) -> Result<Reply, Refused> {
 }
 
 /// Notifies the daemon that the balance has grown; without a reply.
-pub(crate) fn tell_given_back() {
+pub(crate) fn report_released() {
     with_link(|link| {
         if let Some(socket) = &link.socket {
             socket.send(&Request::GivenBack.encode());
@@ -142,7 +142,7 @@ impl Link {
         if Page::current().balance().load(Ordering::Acquire) >= need {
             return Ok(());
         }
-        self.asking = need;
+        self.pending_bytes = need;
         self.connect()?;
         if Page::current().balance().load(Ordering::Acquire) >= need {
             return Ok(());
@@ -159,12 +159,12 @@ impl Link {
     /// Larger batches for frequent requests.
     fn adapt_wish(&mut self) {
         let now_ms = sys::monotonic_ms();
-        if now_ms.saturating_sub(self.asked_ms) < OFTEN_MS {
+        if now_ms.saturating_sub(self.requested_ms) < OFTEN_MS {
             self.wish = (self.wish * 2).min(MOST_WISH);
         } else {
             self.wish = (self.wish / 2).max(LEAST_WISH);
         }
-        self.asked_ms = now_ms;
+        self.requested_ms = now_ms;
     }
 
     /// Sends a request and waits for the reply; reconnects once if the connection is broken.
@@ -194,7 +194,7 @@ impl Link {
             return match self.hello() {
                 Ok(()) => Ok(()),
                 Err(why) => {
-                    self.warn(&[c"no lease (", why, c"): memory is not promised, plain malloc"]);
+                    self.warn(&[c"no lease (", why, c"): memory is not reserved, plain malloc"]);
                     be_plain();
                     Ok(())
                 }
@@ -249,7 +249,7 @@ impl Link {
 
     fn present(&mut self, socket: &Socket, unspent: u64, old: Page) -> Result<(), &'static CStr> {
         // The requested bytes are included in the spent ones already, but were not granted.
-        let spent = gate::spent().saturating_sub(self.asking);
+        let spent = gate::spent().saturating_sub(self.pending_bytes);
         let hello = Request::Hello { version: VERSION, spent, unspent, base: self.base };
         if !socket.send(&hello.encode()) {
             return Err(c"headroom-oomd does not listen");
@@ -263,7 +263,7 @@ impl Link {
         let Some(file) = file.filter(|_| reply.status == Status::Done) else {
             return Err(match reply.status {
                 Status::TooManyClients => c"the user, or headroom-oomd, has too many clients",
-                Status::NotYou => c"headroom-oomd cannot tell whose process this is",
+                Status::NotYou => c"headroom-oomd cannot find the user of this process",
                 _ => c"headroom-oomd refuses",
             });
         };

@@ -73,7 +73,7 @@ impl Page {
     }
 
     /// The daemon requests the return of unused memory; `true` once per request.
-    pub fn is_asked_back(self) -> bool {
+    pub fn take_recall(self) -> bool {
         let recall = self.word(page::RECALL);
         recall.load(Ordering::Relaxed) != 0 && recall.swap(0, Ordering::Relaxed) != 0
     }

@@ -1,5 +1,5 @@
 //! Only the gate, for allocators that map memory themselves: take before the memory is made usable,
-//! give after it was released to the system.
+//! release after it was released to the system.
 
 use crate::gate::{self, Refused};
 use crate::heap;
@@ -17,6 +17,6 @@ pub fn take(bytes: u64) -> Result<(), Refused> {
 }
 
 /// Returns bytes that were taken and are not resident any more.
-pub fn give(bytes: u64) {
-    gate::give(bytes);
+pub fn release(bytes: u64) {
+    gate::release(bytes);
 }

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_that_is_not_known_is_named() {
+    fn an_unknown_word_is_named() {
         let complaint = |unit: &str| Confinement::of(unit).err().unwrap();
         assert!(complaint("SystemCallFilter=read raed\n").contains("raed"));
         assert!(complaint("CapabilityBoundingSet=CAP_NET_ADMIN CAP_X\n").contains("CAP_X"));

@@ -19,14 +19,14 @@ pub fn opinion_of_systemd(
     let path = folder.path().join(name);
     std::fs::write(&path, unit.replace(program, "/bin/true"))?;
     let threshold = format!("--threshold={most_exposed}");
-    let understood = said_against(&["verify", "--man=no"], &path)?;
+    let understood = complaint_about(&["verify", "--man=no"], &path)?;
     match understood {
         Some(complaint) => Ok(Some(complaint)),
-        None => said_against(&["security", "--offline=yes", &threshold], &path),
+        None => complaint_about(&["security", "--offline=yes", &threshold], &path),
     }
 }
 
-fn said_against(arguments: &[&str], unit: &Path) -> io::Result<Option<String>> {
+fn complaint_about(arguments: &[&str], unit: &Path) -> io::Result<Option<String>> {
     let done = Command::new("systemd-analyze").args(arguments).arg(unit).output()?;
     Ok((!done.status.success()).then(|| format!("{done:?}")))
 }
@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_unit_that_is_wrong_or_too_free_is_complained_of() {
+    fn an_invalid_or_too_permissive_unit_is_reported() {
         let of = |unit: &str, most| opinion_of_systemd("a.service", unit, "/opt/a", most);
         let service = "[Service]\nExecStart=/opt/a\n";
         let opinion = match of(service, 100) {

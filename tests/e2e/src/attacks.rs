@@ -70,7 +70,7 @@ pub fn own_tid() -> u32 {
 }
 
 /// Reports that the attack has begun. The accomplice has to be killed before this process can exit.
-fn say_ready(hung: &HungFile) {
+fn report_ready(hung: &HungFile) {
     if let Some(pid) = hung.accomplice {
         println!("accomplice {pid}");
     }
@@ -109,15 +109,15 @@ fn signalled_receivers(device: &str, count: &str) -> Outcome {
     let client = Arc::new(manager(device)?);
     let mut readers = Vec::new();
     for number in 0..count {
-        let (say, hear) = channel();
+        let (sender, receiver) = channel();
         let (client, page) = (Arc::clone(&client), first + (number * PAGE) as u64);
         readers.push(thread::spawn(move || {
-            let _ = say.send(own_tid());
+            let _ = sender.send(own_tid());
             loop {
                 let _ = read_into(&client, page, 256);
             }
         }));
-        let tid = hear.recv().map_err(text)?;
+        let tid = receiver.recv().map_err(text)?;
         wait::until_asleep(tid);
         thread::spawn(move || {
             loop {
@@ -127,7 +127,7 @@ fn signalled_receivers(device: &str, count: &str) -> Outcome {
         });
     }
     hung.map(Some(first))?;
-    say_ready(&hung);
+    report_ready(&hung);
     readers.into_iter().for_each(|reader| drop(reader.join()));
     Ok(())
 }

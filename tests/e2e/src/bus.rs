@@ -242,14 +242,14 @@ impl Bus {
     }
 
     /// Sends a request to the daemon.
-    pub fn ask(&self, request: Request) -> Result<Reply, String> {
+    pub fn request(&self, request: Request) -> Result<Reply, String> {
         let mut client = control::Client::connect(&self.socket).map_err(|e| e.to_string())?;
         client.call(&request).map_err(|e| e.to_string())
     }
 
     /// The daemon's status.
     pub fn status(&self) -> Result<Status, String> {
-        match self.ask(Request::Status)? {
+        match self.request(Request::Status)? {
             Reply::Status(status) => Ok(status),
             other => Err(format!("{other:?}")),
         }
@@ -257,7 +257,7 @@ impl Bus {
 
     /// All opens.
     pub fn ls(&self) -> Result<Vec<Device>, String> {
-        match self.ask(Request::Ls)? {
+        match self.request(Request::Ls)? {
             Reply::Ls { devices } => Ok(devices),
             other => Err(format!("{other:?}")),
         }

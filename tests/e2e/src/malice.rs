@@ -149,16 +149,16 @@ fn silent_receivers(device: &str, count: &str) -> Outcome {
     let mut readers = Vec::new();
     let (_, _held) = silent_pages(count, |first| {
         for page in (0..count).map(|number| first + (number * PAGE) as u64) {
-            let (say, hear) = std::sync::mpsc::channel();
+            let (sender, receiver) = std::sync::mpsc::channel();
             let client = Arc::clone(&client);
             readers.push(thread::spawn(move || {
-                let _ = say.send(rustix::thread::gettid().as_raw_nonzero().get() as u32);
+                let _ = sender.send(rustix::thread::gettid().as_raw_nonzero().get() as u32);
                 // BR_NOOP alone is not work.
                 while write_read(&client, &[], (page, 256)).is_ok_and(|bwr| bwr.read_consumed <= 4)
                 {
                 }
             }));
-            if let Ok(tid) = hear.recv() {
+            if let Ok(tid) = receiver.recv() {
                 crate::wait::until_asleep(tid);
             }
         }
@@ -363,7 +363,7 @@ fn fork(device: &str) -> Outcome {
     for _ in 0..50 {
         let reply = session.call(0, CALL, Payload::bytes(b"the parent")).map_err(text)?;
         if reply.data().map_err(text)? != b"the parent" {
-            return Err("somebody else's answer".into());
+            return Err("an answer to another client".into());
         }
         session.free(reply);
     }

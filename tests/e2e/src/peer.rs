@@ -76,7 +76,7 @@ impl Peer {
             Word::Line(line) => Some(line),
             Word::End => None,
             Word::Silence => {
-                panic!("{} says nothing ({})", self.what, wait::describe(self.pid()))
+                panic!("{} prints nothing ({})", self.what, wait::describe(self.pid()))
             }
         }
     }

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_that_nobody_knows_is_not_counted() {
+    fn an_unknown_command_is_not_counted() {
         let mut counters = [0; 2];
         count(&mut counters, 0x6301);
         count(&mut counters, 0x63ff);

@@ -126,7 +126,7 @@ impl Driver {
 
     fn node_lost_strong(&mut self, node: NodeId) {
         if !self.nodes[node].is_strong() {
-            self.tell_owner_or_drop(node);
+            self.notify_owner_or_drop(node);
         }
     }
 
@@ -134,11 +134,11 @@ impl Driver {
     pub(crate) fn node_lost_weak(&mut self, node: NodeId) {
         let entry = &self.nodes[node];
         if entry.local_weak == 0 && entry.ref_count == 0 {
-            self.tell_owner_or_drop(node);
+            self.notify_owner_or_drop(node);
         }
     }
 
-    fn tell_owner_or_drop(&mut self, node: NodeId) {
+    fn notify_owner_or_drop(&mut self, node: NodeId) {
         let entry = &self.nodes[node];
         match entry.owner {
             Some(owner) if entry.has_strong || entry.has_weak => {
@@ -155,8 +155,8 @@ impl Driver {
     /// Removes a node that has no references and none that its owner knows of.
     pub(crate) fn drop_node_if_unused(&mut self, node: NodeId) {
         let Some(entry) = self.nodes.get(node) else { return };
-        let told = entry.owner.is_some() && (entry.has_strong || entry.has_weak);
-        if entry.is_weak() || told {
+        let notified = entry.owner.is_some() && (entry.has_strong || entry.has_weak);
+        if entry.is_weak() || notified {
             return;
         }
         let (owner, ptr) = (entry.owner, entry.ptr);

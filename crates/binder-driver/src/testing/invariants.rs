@@ -331,7 +331,7 @@ impl Driver {
 
     fn check_nodes(&self) -> Result<(), String> {
         let accounts = self.node_accounts()?;
-        ensure!(accounts.len() == self.nodes.len(), "somebody refers to a node that is gone");
+        ensure!(accounts.len() == self.nodes.len(), "a reference to a removed node");
         for (id, node) in &self.nodes {
             let kept = NodeAccount {
                 internal_strong: node.internal_strong,
@@ -364,11 +364,11 @@ impl Driver {
             };
             let listed = self.processes.get(owner).and_then(|owner| owner.nodes.get(&node.ptr));
             ensure!(listed == Some(&id), "{id:?} is not listed by its owner");
-            let told = node.has_strong || node.has_weak;
-            ensure!(used || (told && node.work.is_some()), "{id:?} leaks");
+            let notified = node.has_strong || node.has_weak;
+            ensure!(used || (notified && node.work.is_some()), "{id:?} leaks");
             let strong = node.internal_strong > 0 || node.local_strong > 0;
-            let must_tell = (node.has_strong && !strong) || (node.has_weak && !used);
-            ensure!(!must_tell || node.work.is_some(), "the owner never hears of {id:?}");
+            let must_notify = (node.has_strong && !strong) || (node.has_weak && !used);
+            ensure!(!must_notify || node.work.is_some(), "the owner is never notified of {id:?}");
         }
         let listed: usize = self.processes.values().map(|process| process.nodes.len()).sum();
         let owned = self.nodes.values().filter(|node| node.owner.is_some()).count();
@@ -438,8 +438,11 @@ impl Driver {
             let watchers = self.freeze_notifications.iter().filter(|(_, n)| n.owner == Some(id));
             let watchers: BTreeSet<_> = watchers.map(|(watcher, _)| watcher).collect();
             ensure!(watchers == freezer.watchers, "{id:?} does not know its watchers");
-            let asked = self.freeze_notifications.values().filter(|n| n.process == id).count();
-            ensure!(asked == process.freeze_notifications, "{id:?} counts {asked} notifications");
+            let requested = self.freeze_notifications.values().filter(|n| n.process == id).count();
+            ensure!(
+                requested == process.freeze_notifications,
+                "{id:?} counts {requested} notifications"
+            );
         }
         let alive = |id: &ProcessId| self.processes.contains_key(*id);
         for (id, wait) in &self.freezes {
@@ -458,8 +461,8 @@ impl Driver {
             ensure!(!entry.clear || entry.owner.is_none(), "{id:?} is withdrawn and watches");
             let owner = entry.owner.map(|owner| &self.processes[owner].freezer);
             let pending = entry.work.is_some() || entry.resend;
-            let told = owner.is_none_or(|f| pending || entry.is_frozen == f.announced);
-            ensure!(told, "{id:?} missed a change");
+            let notified = owner.is_none_or(|f| pending || entry.is_frozen == f.announced);
+            ensure!(notified, "{id:?} missed a change");
         }
         Ok(())
     }

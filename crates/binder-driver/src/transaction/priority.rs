@@ -114,7 +114,7 @@ mod tests {
     const ROUND_ROBIN: u32 = 2 << FLAT_BINDER_FLAG_SCHED_POLICY_SHIFT;
 
     #[test]
-    fn real_time_is_inherited_by_nodes_that_ask_for_it() {
+    fn nodes_with_the_inherit_flag_inherit_real_time() {
         let inherit = FLAT_BINDER_FLAG_INHERIT_RT;
         assert_eq!(real_time(inherit, Policy::Fifo(7)), Some(Policy::Fifo(7)));
         assert_eq!(real_time(inherit, Policy::Fair(0)), None);

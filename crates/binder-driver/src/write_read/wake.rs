@@ -78,8 +78,9 @@ impl Driver {
 
     fn wake_poll(&mut self, process: ProcessId) {
         // Consecutive items cause one wake-up of the pollers: none of them runs in between.
-        let told = matches!(self.wakes.queue.back(), Some(Pending::Poll(last)) if *last == process);
-        if self.processes[process].polled && !told {
+        let is_queued =
+            matches!(self.wakes.queue.back(), Some(Pending::Poll(last)) if *last == process);
+        if self.processes[process].polled && !is_queued {
             self.wakes.queue.push_back(Pending::Poll(process));
         }
     }

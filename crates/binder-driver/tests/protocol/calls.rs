@@ -257,7 +257,7 @@ fn a_call_to_a_process_without_a_mapping_is_a_dead_reply() {
 }
 
 #[test]
-fn a_reply_that_fails_fails_the_call_and_tells_both_why() {
+fn a_failed_reply_fails_the_call_and_reports_the_reason_to_both() {
     let (mut world, manager, [client]) = World::with_manager();
     let call = world.call(client, 0, &Parcel::default());
     world.park(client, &[call]);

@@ -21,7 +21,7 @@ fn clear(handle: u32, cookie: u64) -> Command {
 }
 
 #[test]
-fn the_death_of_a_watched_owner_is_told_once() {
+fn the_death_of_a_watched_owner_is_reported_once() {
     let (mut world, owner, client, handle) = watched();
     world.park(client, &[request(handle, 7)]);
     world.release(owner);
@@ -30,7 +30,7 @@ fn the_death_of_a_watched_owner_is_told_once() {
 }
 
 #[test]
-fn a_watcher_of_the_manager_is_told_too() {
+fn a_watcher_of_the_manager_is_notified_too() {
     let (mut world, manager, [client]) = World::with_manager();
     world.write(client, &[Command::Acquire(0), request(0, 9)]);
     world.release(manager);
@@ -76,7 +76,7 @@ fn a_request_withdrawn_after_the_death_is_confirmed_after_the_acknowledgement() 
 }
 
 #[test]
-fn a_request_withdrawn_between_news_and_acknowledgement_is_confirmed_too() {
+fn a_request_withdrawn_between_notification_and_acknowledgement_is_confirmed_too() {
     let (mut world, owner, client, handle) = watched();
     world.write(client, &[request(handle, 7)]);
     world.release(owner);
@@ -124,7 +124,7 @@ fn a_loopers_confirmation_goes_to_itself_and_another_threads_to_the_process() {
 }
 
 #[test]
-fn the_news_of_a_death_ends_a_read() {
+fn a_death_notification_ends_a_read() {
     let (mut world, owner, client, handle) = watched();
     world.write(client, &[request(handle, 7), Command::Acquire(0), request(0, 8)]);
     world.release(owner);

@@ -82,7 +82,7 @@ fn an_array_is_closed_with_its_buffer() {
 }
 
 #[test]
-fn files_that_cannot_be_given_fail_the_call_and_the_reader_waits_on() {
+fn files_that_cannot_be_passed_fail_the_call_and_the_reader_keeps_waiting() {
     let (mut world, manager, client) = world_with_files();
     world.fd_deliveries = Some(Vec::new());
     world.park(manager, &[]);
@@ -98,7 +98,7 @@ fn files_that_cannot_be_given_fail_the_call_and_the_reader_waits_on() {
 }
 
 #[test]
-fn a_reply_whose_files_cannot_be_given_fails_for_who_waits_for_it() {
+fn a_reply_whose_files_cannot_be_passed_fails_for_the_waiting_caller() {
     let (mut world, manager, client) = world_with_files();
     reply_with_a_file(&mut world, manager, client);
     let (_, bwr) = world.fd_deliveries.take().unwrap().remove(0);
@@ -161,7 +161,7 @@ fn a_write_alone_leaves_the_delivery_deferred() {
 }
 
 #[test]
-fn who_reads_before_the_files_are_there_is_given_them_in_that_read() {
+fn a_waiting_reader_gets_the_files_in_that_read() {
     let (mut world, manager, client) = world_with_files();
     deferred(&mut world, manager, client);
     let parcel = world.read(manager).parcel();
@@ -268,7 +268,7 @@ fn more_descriptors_than_a_transaction_may_carry_fail_it() {
 }
 
 #[test]
-fn a_node_that_asks_for_it_gets_the_security_context_of_the_sender() {
+fn a_node_with_the_flag_gets_the_security_context_of_the_sender() {
     let (mut world, context) = World::new();
     let manager = world.process(context, 1);
     let flags = FLAT_BINDER_FLAG_TXN_SECURITY_CTX;

@@ -10,7 +10,7 @@ fn request(handle: u32, cookie: u64) -> BinderHandleCookie {
 }
 
 #[test]
-fn a_freeze_with_a_timeout_waits_for_the_call_in_hand() {
+fn a_freeze_with_a_timeout_waits_for_the_call_being_served() {
     let (mut world, manager, [client, freezer]) = World::with_manager();
     let call = world.call(client, 0, &Parcel::bytes(b"call"));
     world.park(client, &[call]);
@@ -47,7 +47,7 @@ fn a_signal_gives_up_a_freeze_that_waits() {
     let call = world.call(freezer, 0, &Parcel::default());
     world.park(freezer, &[call]);
     world.read(manager).parcel();
-    assert!(world.frozen.is_empty(), "nobody hears of it any more");
+    assert!(world.frozen.is_empty(), "no process is notified any more");
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn a_thaw_ends_the_freezes_that_wait() {
 }
 
 #[test]
-fn what_is_queued_for_a_frozen_process_is_replaced_by_its_update() {
+fn an_update_replaces_the_call_queued_for_a_frozen_process() {
     let (mut world, manager, [client]) = World::with_manager();
     assert_eq!(world.freeze(client, 1, 0), Freeze::Done(Ok(())));
     for text in [b"first", b"older", b"newer"] {
@@ -97,7 +97,7 @@ fn what_is_queued_for_a_frozen_process_is_replaced_by_its_update() {
 }
 
 #[test]
-fn the_last_state_is_told_when_several_changes_went_unacknowledged() {
+fn the_last_state_is_reported_when_several_changes_went_unacknowledged() {
     let (mut world, manager, [owner, watcher]) = World::with_manager();
     let handle = world.share(owner, 0x100, manager, watcher);
     let seen = world.run(watcher, &[Command::RequestFreezeNotification(request(handle, 5))]);

@@ -302,7 +302,7 @@ fn unknown_handles_are_refused_or_ignored() {
 }
 
 #[test]
-fn freeing_what_is_not_ones_own_or_freed_already_is_ignored() {
+fn freeing_a_foreign_or_freed_buffer_is_ignored() {
     let (mut world, manager, [client, other]) = World::with_manager();
     let calls = [client, other].map(|caller| {
         let call = world.call(caller, 0, &Parcel::bytes(&[9; 32]));
@@ -356,7 +356,7 @@ fn a_buffer_marked_for_it_is_cleared_when_freed() {
 }
 
 #[test]
-fn dropping_more_than_one_took_harms_nobody_else() {
+fn dropping_surplus_references_does_not_affect_other_processes() {
     let (mut world, manager, [owner, client]) = World::with_manager();
     let handle = world.share(owner, 0x10, manager, client);
     let call = world.oneway(owner, 0, 0, &Parcel::default().binder(0x10));

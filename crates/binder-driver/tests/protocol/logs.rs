@@ -38,7 +38,7 @@ fn the_statistics_count_commands_returns_and_objects() {
 }
 
 #[test]
-fn the_state_shows_who_calls_whom() {
+fn the_state_shows_the_caller_and_the_target_of_each_call() {
     let (mut world, manager, [client]) = World::with_manager();
     world.park(manager, &[Command::EnterLooper]);
     let call = world.call(client, 0, &Parcel::bytes(b"ping"));
@@ -72,7 +72,7 @@ fn the_state_shows_who_calls_whom() {
 }
 
 #[test]
-fn the_nodes_of_the_dead_are_listed_apart() {
+fn nodes_of_dead_processes_are_listed_separately() {
     let (mut world, manager, [owner, client]) = World::with_manager();
     world.share(owner, 0x10, manager, client);
     world.release(owner);

@@ -150,7 +150,7 @@ fn node_debug_information_walks_the_nodes_by_pointer() {
 }
 
 #[test]
-fn a_snapshot_tells_who_holds_what() {
+fn a_snapshot_lists_the_holders_of_each_node() {
     let (mut world, manager, [owner, client]) = World::with_manager();
     let handle = world.share(owner, 0x10, manager, client);
     world.park(manager, &[Command::EnterLooper]);

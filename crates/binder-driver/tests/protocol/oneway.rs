@@ -14,7 +14,7 @@ fn a_oneway_call_completes_at_once_and_has_no_sender_pid() {
     assert_eq!((request.code, request.sender_pid, request.sender_euid), (7, 0, 1000));
     assert_eq!(world.data(manager, &request), b"news");
     let reply = world.reply(manager, &Parcel::default());
-    assert_eq!(world.run(manager, &[reply]).news(), [Return::FailedReply], "nobody waits");
+    assert_eq!(world.run(manager, &[reply]).news(), [Return::FailedReply], "no thread waits");
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn oneway_calls_may_take_half_of_the_mapping() {
 }
 
 #[test]
-fn a_flood_is_reported_once_to_a_sender_that_asked() {
+fn a_flood_is_reported_once_to_a_sender_with_spam_detection() {
     let (mut world, _, [client]) = World::with_manager();
     world.driver.enable_oneway_spam_detection(client.process, SpamDetection::On).unwrap();
     let chunk = Parcel::bytes(&[0; 2048]);
@@ -93,7 +93,7 @@ fn a_flood_is_reported_once_to_a_sender_that_asked() {
 }
 
 #[test]
-fn a_flood_is_not_reported_to_a_sender_that_did_not_ask() {
+fn a_flood_is_not_reported_to_a_sender_without_spam_detection() {
     let (mut world, _, [client]) = World::with_manager();
     let chunk = Parcel::bytes(&[0; 2048]);
     for _ in 0..16 {

@@ -97,7 +97,7 @@ fn a_node_that_inherits_real_time_is_served_with_its_callers_policy() {
 }
 
 #[test]
-fn a_node_that_does_not_ask_is_served_without_real_time() {
+fn a_node_without_the_inherit_flag_is_served_without_real_time() {
     let (mut world, manager, client) = world(0x7f);
     world.host.real_time.insert(client.tid, Policy::Fifo(40));
     assert_eq!(real_time_with(&mut world, manager, client), (None, None));

@@ -48,7 +48,7 @@ fn an_emptied_page_reads_as_zeros_and_is_filled_by_the_next_delivery() {
 }
 
 #[test]
-fn a_batch_is_as_large_as_it_was_asked_for_and_one_run_is_one_punch() {
+fn a_batch_has_the_requested_size_and_each_run_is_one_punch() {
     let (mut world, manager, [client]) = World::with_manager();
     let buffer = deliver(&mut world, client, manager, 0, 5 * 4096);
     world.write(manager, &[Command::FreeBuffer(buffer)]);
@@ -62,7 +62,7 @@ fn a_batch_is_as_large_as_it_was_asked_for_and_one_run_is_one_punch() {
 }
 
 #[test]
-fn whoever_was_quiet_longest_gives_first() {
+fn the_longest_idle_process_is_reclaimed_first() {
     let (mut world, manager, [client, one, other]) = World::with_manager();
     let handles = [one, other].map(|owner| world.share(owner, 0x10, manager, client));
     for (to, handle) in [(one, handles[0]), (other, handles[1]), (one, handles[0])] {
@@ -98,7 +98,7 @@ fn a_mapping_that_keeps_its_memory_hinders_no_other() {
     assert_eq!(
         world.driver.reclaim(&mut world.host, 100),
         1,
-        "it is asked again after the next use"
+        "it is requested again after the next use"
     );
 }
 

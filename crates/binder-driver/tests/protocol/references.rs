@@ -17,13 +17,13 @@ fn send_object(world: &mut World, owner: Caller, manager: Caller, ty: u32) -> (u
 use binder_driver::Caller;
 
 #[test]
-fn a_sent_object_arrives_as_a_handle_and_its_owner_is_told() {
+fn a_sent_object_arrives_as_a_handle_and_its_owner_is_notified() {
     let (mut world, manager, [owner]) = World::with_manager();
     let call = world.oneway(owner, 0, 0, &Parcel::default().binder(0x10));
     let node = name_of(0x10);
     let seen = world.run(owner, &[call]);
-    let told = [Return::IncRefs(node), Return::Acquire(node), Return::TransactionComplete];
-    assert_eq!(seen.news(), told);
+    let returns = [Return::IncRefs(node), Return::Acquire(node), Return::TransactionComplete];
+    assert_eq!(seen.news(), returns);
     let request = world.read(manager).parcel();
     let object = world.objects(manager, &request)[0];
     assert_eq!((object.ty, object.binder, object.cookie), (BINDER_TYPE_HANDLE, 1, 0));
@@ -46,7 +46,7 @@ fn a_weak_object_arrives_weak() {
 }
 
 #[test]
-fn the_owner_hears_of_the_last_reference_when_the_buffer_is_freed() {
+fn the_owner_is_notified_of_the_last_reference_when_the_buffer_is_freed() {
     let (mut world, manager, [owner]) = World::with_manager();
     let (_, buffer) = send_object(&mut world, owner, manager, BINDER_TYPE_BINDER);
     let seen = world.read(owner);
@@ -74,7 +74,7 @@ fn an_acquired_handle_outlives_its_buffer() {
 }
 
 #[test]
-fn counts_that_went_and_came_back_before_the_owner_read_are_not_told() {
+fn counts_restored_before_the_owner_reads_are_not_reported() {
     let (mut world, manager, [owner]) = World::with_manager();
     let (_, buffer) = send_object(&mut world, owner, manager, BINDER_TYPE_BINDER);
     let seen = world.read(owner);
@@ -87,7 +87,7 @@ fn counts_that_went_and_came_back_before_the_owner_read_are_not_told() {
 }
 
 #[test]
-fn an_object_that_the_owner_never_heard_of_vanishes_silently() {
+fn an_object_never_reported_to_its_owner_is_removed_silently() {
     let (mut world, manager, [owner]) = World::with_manager();
     let (_, buffer) = send_object(&mut world, owner, manager, BINDER_TYPE_BINDER);
     world.write(manager, &[Command::FreeBuffer(buffer)]);
@@ -224,7 +224,7 @@ fn references_to_a_dead_node_can_be_passed_on_but_not_called() {
 }
 
 #[test]
-fn a_thread_that_exits_leaves_its_owners_news_to_another() {
+fn a_thread_that_exits_leaves_its_node_work_to_another() {
     let (mut world, _, [owner]) = World::with_manager();
     let worker = Caller { tid: 11, ..owner };
     let call = world.oneway(worker, 0, 0, &Parcel::default().binder(0x10));

@@ -27,7 +27,7 @@ fn the_pool_is_entered_in_one_way_only() {
 }
 
 #[test]
-fn another_looper_is_asked_for_when_the_last_idle_one_gets_work() {
+fn another_looper_is_requested_when_the_last_idle_one_gets_work() {
     let (mut world, manager, [client]) = World::with_manager();
     world.driver.set_max_threads(manager.process, 1).unwrap();
     world.park(manager, &[Command::EnterLooper]);
@@ -55,7 +55,7 @@ fn another_looper_is_asked_for_when_the_last_idle_one_gets_work() {
 }
 
 #[test]
-fn no_looper_is_asked_for_while_one_is_idle_or_outside_the_pool() {
+fn no_looper_is_requested_while_one_is_idle_or_outside_the_pool() {
     let (mut world, manager, [client]) = World::with_manager();
     world.driver.set_max_threads(manager.process, 5).unwrap();
     let [first, second, outsider] = [1, 2, 3].map(|tid| Caller { tid, ..manager });
@@ -136,7 +136,7 @@ fn a_woken_thread_whose_work_was_taken_parks_again() {
 }
 
 #[test]
-fn a_poller_hears_of_each_item_that_becomes_readable() {
+fn a_poller_is_woken_for_each_item_that_becomes_readable() {
     let (mut world, manager, [client]) = World::with_manager();
     assert!(!world.driver.poll(manager));
     for code in 0..2 {
@@ -153,7 +153,7 @@ fn a_poller_hears_of_each_item_that_becomes_readable() {
 }
 
 #[test]
-fn a_poller_hears_of_an_item_while_another_one_is_readable() {
+fn a_poller_is_woken_for_an_item_while_another_one_is_readable() {
     let (mut world, manager, clients) = World::with_manager::<2>();
     assert!(!world.driver.poll(manager));
     for (at, client) in clients.into_iter().enumerate() {
@@ -165,7 +165,7 @@ fn a_poller_hears_of_an_item_while_another_one_is_readable() {
 }
 
 #[test]
-fn polling_tells_of_a_threads_own_work() {
+fn polling_reports_a_threads_own_work() {
     let (mut world, _, [client]) = World::with_manager();
     assert!(!world.driver.poll(client));
     let call = world.oneway(client, 0, 0, &Parcel::default());

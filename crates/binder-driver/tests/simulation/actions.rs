@@ -362,7 +362,7 @@ impl Simulation {
                 let Caller { process, tid, .. } = caller;
                 let world = &mut self.world;
                 let answer = world.driver.files_refused(&mut world.host, process, tid);
-                assert_eq!(answer, None, "nobody reads");
+                assert_eq!(answer, None, "no thread reads");
             }
             _ => {}
         }

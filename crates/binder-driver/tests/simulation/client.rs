@@ -137,9 +137,9 @@ impl Client {
                 assert!(self.cookies.remove(&cookie) || hostile, "an unknown clear {cookie}");
             }
             Return::FrozenBinder(info) => {
-                let told = self.freeze_cookies.get_mut(&info.cookie);
-                assert!(hostile || told.is_some(), "an unknown freeze {info:?}");
-                told.map(|told| told.replace(info.is_frozen != 0));
+                let state = self.freeze_cookies.get_mut(&info.cookie);
+                assert!(hostile || state.is_some(), "an unknown freeze {info:?}");
+                state.map(|state| state.replace(info.is_frozen != 0));
                 self.due.push(Command::FreezeNotificationDone(info.cookie));
             }
             Return::ClearFreezeNotificationDone(cookie) => {
@@ -185,7 +185,7 @@ impl Client {
         let mut oneway = None;
         if matches!(value, Return::Transaction(_)) && !self.hostile {
             let manager = data.target == 0 && data.cookie == 0;
-            assert!(manager || data.cookie == cookie_of(data.target), "somebody else's node");
+            assert!(manager || data.cookie == cookie_of(data.target), "a node of another process");
             if data.flags & TF_ONE_WAY != 0 {
                 let node = data.target;
                 let busy = self.buffers.iter().any(|buffer| buffer.oneway == Some(node));
@@ -205,7 +205,7 @@ impl Client {
                 BINDER_TYPE_FD => {}
                 BINDER_TYPE_BINDER | BINDER_TYPE_WEAK_BINDER => assert!(
                     self.hostile || object.cookie == cookie_of(object.binder) || object.binder == 0,
-                    "somebody else's object"
+                    "an object of another process"
                 ),
                 ty => panic!("object of type {ty:#x}"),
             }

@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_close_that_blocks_holds_up_nobody_elses_and_keeps_its_quota() {
+    fn a_blocking_close_does_not_delay_others_and_keeps_its_quota() {
         let closers = closers(16);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut peers = Vec::new();

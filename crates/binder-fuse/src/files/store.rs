@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_descriptor_is_ebadf() {
+    fn an_invalid_descriptor_is_ebadf() {
         let mut store = Store::new(Closers::new());
         for fd in [1 << 20, u32::MAX] {
             assert_eq!(store.take(CHARGE, own_tid(), fd), Err(Errno::EBADF));

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use binder_driver::ProcessId;
-use ioctl_trap::{InHand, Listener, PLACES, Trapped};
+use ioctl_trap::{HeldCalls, Listener, PLACES, Trapped};
 
 use super::closing::ClientFile;
 use crate::sync::lock;
@@ -68,10 +68,10 @@ impl Trap {
     }
 
     /// Serves one more filter, until no process runs under it.
-    pub(crate) fn listen(&self, listener: Listener, in_hand: InHand) -> io::Result<()> {
+    pub(crate) fn listen(&self, listener: Listener, held_calls: HeldCalls) -> io::Result<()> {
         let server = FilterServer {
             listener,
-            in_hand,
+            held_calls,
             deferred: Arc::clone(&self.0),
             idle: AtomicUsize::new(0),
             places: AtomicU64::new(0),
@@ -168,7 +168,7 @@ impl DeferredFds {
 /// One filter with its listener threads.
 struct FilterServer {
     listener: Listener,
-    in_hand: InHand,
+    held_calls: HeldCalls,
     deferred: Arc<DeferredFds>,
     /// Number of threads that wait for a call.
     idle: AtomicUsize,
@@ -207,7 +207,7 @@ impl FilterServer {
                 Ok(None) => return,
                 Err(error) => return tracing::warn!("cannot receive trapped calls: {error}"),
             };
-            self.in_hand.note(place, call.id);
+            self.held_calls.note(place, call.id);
             let delivered = self.deferred.waiting.load(Ordering::Acquire) > 0 && self.deliver(call);
             // The thread may have been killed meanwhile, which is no error.
             let _ = self.listener.proceed(call.id);

@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_written_is_read_and_the_rest_is_zeros() {
+    fn written_bytes_are_read_back_and_the_rest_is_zero() {
         let mut truth = Truth::default();
         truth.write(PAGE - 2, b"abcd");
         let mut bytes = [9; 8];

@@ -279,7 +279,7 @@ impl Server {
     }
 
     /// Handles a signal for the caller of a pending request. The request gets its reply at once:
-    /// until then the caller cannot even be killed. The error is EINTR whatever SA_RESTART says, as
+    /// until then the caller cannot even be killed. The error is EINTR with SA_RESTART too, as
     /// with the kernel's driver: a signal can make a looper leave its read.
     ///
     /// INTERRUPT itself has no reply. Each pending request records it; for any other request it

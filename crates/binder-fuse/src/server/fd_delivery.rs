@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use binder_driver::{Caller, Errno, ProcessId, WriteRead};
 use binder_uapi::BinderWriteRead;
-use ioctl_trap::{InHand, Listener};
+use ioctl_trap::{HeldCalls, Listener};
 use zerocopy::IntoBytes;
 
 use super::{FD_DELIVERIES, PendingIoctl, Server};
@@ -55,11 +55,11 @@ impl Server {
     }
 
     /// Serves a seccomp filter that clients run under: files are added to their threads while they
-    /// are trapped by the filter, and the threads are not stopped. `in_hand` is shared with the
+    /// are trapped by the filter, and the threads are not stopped. `held_calls` is shared with the
     /// process that replaces this server once it has exited ([`ioctl_trap::stand_in`]).
-    pub fn add_listener(&mut self, listener: Listener, in_hand: InHand) -> Result<(), Error> {
+    pub fn add_listener(&mut self, listener: Listener, held_calls: HeldCalls) -> Result<(), Error> {
         let trap = self.fd_deliveries.trap.get_or_insert_with(Trap::new);
-        trap.listen(listener, in_hand).map_err(Error::io("cannot start a thread that listens"))
+        trap.listen(listener, held_calls).map_err(Error::io("cannot start a thread that listens"))
     }
 
     /// A read has taken a transaction with files.

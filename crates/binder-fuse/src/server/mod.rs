@@ -601,7 +601,7 @@ impl Server {
     /// Logs a warning about an error of a client once: otherwise a client could flood the log.
     fn warn_once(&mut self, topic: &'static str, text: impl FnOnce() -> String) {
         if self.warned.insert(topic) {
-            tracing::warn!("{} (said once)", text());
+            tracing::warn!("{} (logged once)", text());
         }
     }
 

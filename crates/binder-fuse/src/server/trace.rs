@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_took_was_dropped_and_what_was_refused_says_why() {
+    fn dropped_and_refused_calls_are_traced_with_their_reason() {
         let mut tracer = Tracer::new(0);
         tracer.sent(Sent { oneway: true, ..call(1) }, "binder".into());
         tracer.event(TraceEvent::Over { id: 1 });

@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_says_why_or_lets_the_kernel_do_it_alone() {
+    fn a_refusal_has_a_reason_or_is_left_to_the_kernel() {
         assert_eq!(refusal(MKDIR), libc::EPERM);
         assert_eq!(refusal(FALLOCATE), libc::EOPNOTSUPP);
         assert_eq!(refusal(ACCESS), libc::ENOSYS);

@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_of_forgets_is_as_long_as_it_says() {
+    fn a_batch_of_forgets_has_the_announced_length() {
         let mut body = Vec::new();
         body.extend_from_slice(&2_u32.to_le_bytes());
         body.extend_from_slice(&0_u32.to_le_bytes());
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_lies_about_its_length_is_refused() {
+    fn a_request_with_a_wrong_length_is_refused() {
         let bytes = request(opcode::FLUSH, &[0; 24]);
         assert!(matches!(
             Request::parse(&bytes.bytes()[..50]),

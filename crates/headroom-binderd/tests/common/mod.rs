@@ -100,19 +100,19 @@ impl Daemon {
         self.mount().join("binder")
     }
 
-    pub fn ask(&self, request: &Request) -> Reply {
+    pub fn request(&self, request: &Request) -> Reply {
         control::Client::connect(&self.socket()).unwrap().call(request).unwrap()
     }
 
     pub fn status(&self) -> Status {
-        match self.ask(&Request::Status) {
+        match self.request(&Request::Status) {
             Reply::Status(status) => status,
             other => panic!("not a status: {other:?}"),
         }
     }
 
     pub fn ls(&self) -> Vec<Device> {
-        match self.ask(&Request::Ls) {
+        match self.request(&Request::Ls) {
             Reply::Ls { devices } => devices,
             other => panic!("not a list: {other:?}"),
         }

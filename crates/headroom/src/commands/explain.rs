@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_text_names_the_victim_the_reason_and_who_is_next() {
+    fn the_text_names_the_victim_the_reason_and_the_next_candidate() {
         let candidate = |pid, comm: &str| Candidate {
             pid,
             uid: None,

@@ -235,14 +235,14 @@ mod tests {
     }
 
     #[test]
-    fn the_last_line_says_how_much_came_back_and_how_fast() {
+    fn the_last_line_has_the_freed_size_and_the_rate() {
         assert_eq!(summary(&killed()), "4.0 GiB back in 118.0 ms\n");
         let two = Killed { victims: 2, memory_back_micros: None, ..killed() };
         assert_eq!(summary(&two), "4.0 GiB of 2 processes back so far\n");
     }
 
     #[test]
-    fn a_report_says_what_was_done_for_each_and_what_does_not_come_back() {
+    fn a_report_lists_the_result_of_each_process_and_unfreed_memory() {
         let text = report(&killed());
         for part in [
             "eater\\u{1b} (pid 42): 4.0 GiB back",

@@ -53,7 +53,7 @@ fn preload(library: &Path) -> anyhow::Result<OsString> {
 
 /// Beside this program (in a build folder), or where packages install it.
 fn find_library() -> anyhow::Result<PathBuf> {
-    let program = std::env::current_exe().context("cannot tell where this program is")?;
+    let program = std::env::current_exe().context("cannot find the path of this program")?;
     let folder = program.parent().unwrap_or(Path::new("/"));
     let places = [folder.join(LIBRARY), folder.join("../lib/headroom").join(LIBRARY)];
     for place in &places {

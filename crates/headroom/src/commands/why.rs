@@ -45,7 +45,7 @@ pub fn follow(globals: &Globals, number: u32) -> anyhow::Result<()> {
         printed.insert(why.id);
     }
     for event in events {
-        let event = event.context("headroom-oomd says no more")?;
+        let event = event.context("headroom-oomd sent no event")?;
         let wanted = match &event {
             // No victim was found: no outcome will follow.
             Event::Decided { why } => why.killer.is_none() && !printed.contains(&why.id),

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn an_explanation_says_who_whose_limit_by_how_much_who_was_next_and_how_fast() {
+    fn an_explanation_has_the_victim_the_limit_the_excess_the_next_candidate_and_the_duration() {
         let text = explain(&record());
         for part in [
             "#7  ",
@@ -204,27 +204,27 @@ mod tests {
     }
 
     #[test]
-    fn of_a_group_the_name_is_shown_and_whose_process_it_was() {
+    fn a_group_is_shown_by_name_with_the_owner_of_the_process() {
         let number = AccountRef { kind: AccountKind::Group, uid: 4_294_901_760 };
         let of_group = Why { account: number, group: Some("students".into()), ..record() };
         let text = explain(&of_group);
         assert!(text.contains("killed eater (pid 42) of user 4000000000 in @students"), "{text}");
-        let nobody = headline(&Why { victim: None, ..of_group });
-        assert_eq!(nobody, "killed nobody of @students");
+        let without_victim = headline(&Why { victim: None, ..of_group });
+        assert_eq!(without_victim, "killed nobody of @students");
     }
 
     #[test]
-    fn of_a_cgroup_the_path_is_shown_and_whose_process_it_was() {
+    fn a_cgroup_is_shown_by_path_with_the_owner_of_the_process() {
         let of_cgroup = Why { cgroup: Some("/a/ci\n.service".into()), ..record() };
         let expected = "killed eater (pid 42) of user 4000000000 in cgroup /a/ci\\n.service";
         assert_eq!(headline(&of_cgroup), expected);
-        let nobody = headline(&Why { victim: None, ..of_cgroup });
-        assert_eq!(nobody, "killed nobody of cgroup /a/ci\\n.service");
+        let without_victim = headline(&Why { victim: None, ..of_cgroup });
+        assert_eq!(without_victim, "killed nobody of cgroup /a/ci\\n.service");
     }
 
     #[test]
-    fn a_decision_without_a_victim_says_why() {
-        let nobody = Why {
+    fn a_decision_without_a_victim_has_the_reason() {
+        let without_victim = Why {
             victim: None,
             runner_up: None,
             killer: None,
@@ -233,7 +233,7 @@ mod tests {
             outcome: Outcome::NoVictim { reason: "all are protected".into() },
             ..record()
         };
-        let text = explain(&nobody);
+        let text = explain(&without_victim);
         assert!(text.contains("killed nobody"), "{text}");
         assert!(text.contains("nobody could be killed: all are protected"), "{text}");
         assert!(!text.contains("next "), "{text}");

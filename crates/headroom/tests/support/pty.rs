@@ -154,10 +154,10 @@ impl Pty {
         modes.contains(LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG)
     }
 
-    fn wait<T>(&self, what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    fn wait<T>(&self, what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
         let start = Instant::now();
         loop {
-            if let Some(answer) = ask() {
+            if let Some(answer) = poll() {
                 return answer;
             }
             assert!(start.elapsed() < PATIENCE, "it did not happen that {what}: {}", self.seen());

@@ -401,7 +401,7 @@ tests! {
             assert_eq!(suite.failWithException(code).unwrap_err().exception_code(), exception);
         }
     }
-    a_failed_transaction_says_so(suite) {
+    a_failed_transaction_returns_its_status(suite) {
         let denied = suite.failWithStatus(0).unwrap_err().transaction_error();
         assert_eq!(denied, StatusCode::PermissionDenied);
         assert_eq!(suite.failWithStatus(1).unwrap_err().transaction_error(), StatusCode::BadValue);
@@ -449,7 +449,7 @@ tests! {
         assert!(names.iter().any(|name| name.starts_with("headroom.suite.ISuite/")), "{names:?}");
         drop(suite);
     }
-    nobody_has_a_name_that_was_never_given(_suite) {
+    an_unregistered_name_has_no_service(_suite) {
         assert!(hub::check_service("headroom.suite.INothing/default").is_none());
     }
     a_service_of_ours_is_found_by_its_name(_suite) {
@@ -518,7 +518,7 @@ macro_rules! alone {
 }
 
 alone! {
-    one_way_calls_are_heard_in_order(_service, suite) {
+    one_way_calls_arrive_in_order(_service, suite) {
         let (callback, heard) = callback();
         suite.subscribe(&callback).unwrap();
         for batch in 0..10 {
@@ -528,7 +528,7 @@ alone! {
             }
         }
     }
-    one_way_calls_of_several_threads_are_all_heard(_service, suite) {
+    one_way_calls_of_several_threads_all_arrive(_service, suite) {
         let (callback, heard) = callback();
         suite.subscribe(&callback).unwrap();
         std::thread::scope(|scope| {
@@ -545,18 +545,18 @@ alone! {
         all.sort_unstable();
         assert!(all.into_iter().eq(0..200));
     }
-    the_death_of_a_service_is_told(service, suite) {
+    the_death_of_a_service_is_reported(service, suite) {
         let (_obituary, died) = watched(&suite);
         service.0.kill().unwrap();
         died.recv_timeout(PATIENCE).expect("nobody told of it");
         assert!(suite.sayInt(1).is_err());
     }
-    a_service_that_ends_itself_is_mourned_as_well(_service, suite) {
+    the_exit_of_a_service_is_reported_too(_service, suite) {
         let (_obituary, died) = watched(&suite);
         suite.die().unwrap();
         died.recv_timeout(PATIENCE).expect("nobody told of it");
     }
-    who_does_not_want_to_know_is_not_told(service, suite) {
+    an_unlinked_recipient_is_not_notified(service, suite) {
         let (obituary, died) = watched(&suite);
         let weak = Arc::downgrade(&(obituary as Arc<dyn DeathRecipient>));
         suite.as_binder().unlink_to_death(weak).unwrap();

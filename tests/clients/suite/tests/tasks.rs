@@ -237,7 +237,7 @@ asynchronous! {
             assert!(call.await.unwrap());
         }
     }
-    one_way_calls_to_an_asynchronous_object_are_heard_in_order(_service, tasks) {
+    one_way_calls_to_an_asynchronous_object_arrive_in_order(_service, tasks) {
         let (ear, heard) = ear();
         let ear = BnOneWay::new_async_binder(ear, TokioRuntime(Handle::current()));
         tasks.report(&ear, 100).await.unwrap();
@@ -247,7 +247,7 @@ asynchronous! {
         .await
         .unwrap();
     }
-    one_way_calls_to_a_synchronous_object_are_heard_in_order(_service, tasks) {
+    one_way_calls_to_a_synchronous_object_arrive_in_order(_service, tasks) {
         let (ear, heard) = ear();
         tasks.report(&BnOneWay::new_binder(ear), 100).await.unwrap();
         tokio::task::spawn_blocking(move || {
@@ -275,7 +275,7 @@ asynchronous! {
         }
         assert!(stream.recv_async().await.is_none());
     }
-    the_death_of_an_asynchronous_service_is_told(service, tasks) {
+    the_death_of_an_asynchronous_service_is_reported(service, tasks) {
         let (sender, died) = channel();
         let obituary = Arc::new(Obituary(sender));
         tasks.as_binder().link_to_death_arc(&obituary).unwrap();
@@ -290,7 +290,7 @@ asynchronous! {
         service.0.kill().unwrap();
         assert!(calling.await.unwrap().is_err());
     }
-    a_call_that_nobody_awaits_any_more_harms_no_later_one(_service, tasks) {
+    a_cancelled_call_does_not_affect_a_later_one(_service, tasks) {
         let gone = tokio::time::timeout(Duration::from_millis(20), tasks.slowly("gone", 200)).await;
         assert!(gone.is_err());
         assert_eq!(tasks.say("next").await.unwrap(), "next");
@@ -311,7 +311,7 @@ asynchronous! {
         assert_eq!(suite.reversePoint(&points(3)).await.unwrap()[0].x, 2);
         assert_eq!(suite.failWithCode(7).await.unwrap_err().service_specific_error(), 7);
     }
-    nobody_is_found_under_a_name_that_was_never_given(_service, _tasks) {
+    no_service_is_found_under_an_unregistered_name(_service, _tasks) {
         let name = "headroom.suite.INothing/async";
         assert!(rsbinder::get_interface_async::<dyn INamed>(name).await.is_err());
     }
@@ -441,11 +441,11 @@ synchronous! {
         rsbinder::cancel::cancel_remote(&signal).unwrap();
         while !tasks.canceled().unwrap() {}
     }
-    a_service_tells_version_and_hash_of_its_interface(_service, tasks) {
+    a_service_reports_version_and_hash_of_its_interface(_service, tasks) {
         assert_eq!(tasks.getInterfaceVersion().unwrap(), 3);
         assert_eq!(tasks.getInterfaceHash().unwrap(), "0123abcd");
     }
-    who_watches_a_service_hears_that_it_is_frozen_and_thawed(service, tasks) {
+    a_watcher_is_notified_when_a_service_is_frozen_and_thawed(service, tasks) {
         let (sender, heard) = channel();
         let weather = Arc::new(Weather(Mutex::new(sender)));
         tasks.as_binder().add_frozen_state_change_callback_arc(&weather).unwrap();
@@ -474,7 +474,7 @@ synchronous! {
         }
         drop(service);
     }
-    a_service_without_an_extension_says_so(_service, tasks) {
+    a_service_without_an_extension_returns_none(_service, tasks) {
         assert!(tasks.as_binder().get_extension().unwrap().is_none());
     }
     an_extension_of_an_object_is_called(_service, tasks) {

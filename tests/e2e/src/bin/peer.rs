@@ -158,7 +158,7 @@ fn find(session: &mut Session<'_>, name: &str) -> Result<u32, String> {
         }
         thread::sleep(Duration::from_millis(1));
     }
-    Err(format!("nobody publishes {name}"))
+    Err(format!("no process publishes {name}"))
 }
 
 /// Publishes an object and echoes calls to it.

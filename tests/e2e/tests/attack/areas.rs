@@ -7,13 +7,13 @@ use e2e::Bus;
 use crate::innocent::{ATTACKER, Innocent, attacker};
 
 crate::attacks! {
-    calls_to_a_process_with_many_areas_and_no_buffer_slow_nobody_elses
+    calls_to_a_process_with_many_areas_and_no_buffer_do_not_slow_others
 }
 
 /// If each call listed the areas, these would take ten seconds and more.
 const LONGEST: Duration = Duration::from_secs(4);
 
-fn calls_to_a_process_with_many_areas_and_no_buffer_slow_nobody_elses(bus: &Bus) {
+fn calls_to_a_process_with_many_areas_and_no_buffer_do_not_slow_others(bus: &Bus) {
     let innocent = Innocent::new(bus);
     let _manager = attacker(bus, "binder", ATTACKER, &["many-areas", "60000"]);
     let _caller = attacker(bus, "binder", ATTACKER, &["failing-calls"]);

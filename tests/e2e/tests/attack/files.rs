@@ -10,7 +10,7 @@ use e2e::{Bus, wait};
 use crate::innocent::{ATTACKER, INNOCENT, Innocent, attacker};
 
 crate::attacks! {
-    files_whose_close_blocks_hold_up_nobody_elses
+    files_whose_close_blocks_do_not_delay_other_files
 }
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -32,7 +32,7 @@ fn pass_and_see_closed(bus: &Bus) {
     assert_eq!(read.read(&mut [0]).unwrap(), 0);
 }
 
-fn files_whose_close_blocks_hold_up_nobody_elses(bus: &Bus) {
+fn files_whose_close_blocks_do_not_delay_other_files(bus: &Bus) {
     let innocent = Innocent::new(bus);
     // From its first call on, a client has a descriptor for its address space.
     innocent.makes_calls(1);

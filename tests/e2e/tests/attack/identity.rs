@@ -7,10 +7,10 @@ use e2e::{Bus, Peer};
 use crate::innocent::{ATTACKER, attacker};
 
 crate::attacks! {
-    an_open_whose_opener_has_exited_is_nobodys
+    an_open_of_an_exited_opener_has_no_owner
 }
 
-fn an_open_whose_opener_has_exited_is_nobodys(bus: &Bus) {
+fn an_open_of_an_exited_opener_has_no_owner(bus: &Bus) {
     let program = Path::new(env!("CARGO_BIN_EXE_peer"));
     let service = Peer::start_on(bus, program, "binder", &["who"]);
     service.expect("ready");

@@ -11,7 +11,7 @@ use e2e::{Bus, wait};
 use crate::innocent::{ATTACKER, Innocent, attacker};
 
 crate::attacks! {
-    threads_with_long_ioctls_harm_nobody
+    threads_with_long_ioctls_do_not_delay_others
     others_are_served_while_a_long_ioctl_runs
     a_signal_ends_a_long_ioctl
 }
@@ -21,7 +21,7 @@ fn many_commands() -> Vec<u8> {
     BC_ENTER_LOOPER.to_ne_bytes().repeat(4 << 20)
 }
 
-fn threads_with_long_ioctls_harm_nobody(bus: &Bus) {
+fn threads_with_long_ioctls_do_not_delay_others(bus: &Bus) {
     let innocent = Innocent::new(bus);
     let mut attack = attacker(bus, "binder", ATTACKER, &["long-ioctls", "16"]);
     innocent.makes_calls(300);

@@ -10,8 +10,8 @@ use e2e::Bus;
 use crate::innocent::{ATTACKER, Innocent, Silent, attacker};
 
 crate::attacks! {
-    a_receiver_of_files_with_a_profiling_timer_harms_nobody
-    receivers_of_files_that_hang_and_get_signals_harm_nobody
+    a_receiver_of_files_with_a_profiling_timer_does_not_delay_others
+    hung_receivers_of_files_with_signals_do_not_delay_others
 }
 
 /// Sends the write end of a pipe in a call, and checks that the service has written into it.
@@ -26,7 +26,7 @@ fn send_pipe(session: &mut Session<'_>) {
     session.flush().unwrap();
 }
 
-fn a_receiver_of_files_with_a_profiling_timer_harms_nobody(bus: &Bus) {
+fn a_receiver_of_files_with_a_profiling_timer_does_not_delay_others(bus: &Bus) {
     let innocent = Innocent::new(bus);
     let uid = ATTACKER.to_string();
     let service = attacker(bus, "binder", Uid::ROOT, &["files-interrupted", &uid, "200"]);
@@ -42,7 +42,7 @@ fn a_receiver_of_files_with_a_profiling_timer_harms_nobody(bus: &Bus) {
     drop(service);
 }
 
-fn receivers_of_files_that_hang_and_get_signals_harm_nobody(bus: &Bus) {
+fn hung_receivers_of_files_with_signals_do_not_delay_others(bus: &Bus) {
     const RECEIVERS: usize = 24;
     let innocent = Innocent::new(bus);
     let count = RECEIVERS.to_string();
@@ -70,7 +70,7 @@ fn receivers_of_files_that_hang_and_get_signals_harm_nobody(bus: &Bus) {
     innocent.newcomer_makes_calls(bus);
     attack.kill();
     for caller in callers {
-        assert!(caller.join().unwrap().is_err(), "nobody answers");
+        assert!(caller.join().unwrap().is_err(), "no reply");
     }
     innocent.makes_calls(10);
 }

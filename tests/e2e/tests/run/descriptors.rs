@@ -6,7 +6,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use crate::support::{
-    NOBODY, Outcome, Session, TOKEN, expect_nobody_with, headroom, kill, outcome, process_with,
+    NOBODY, Outcome, Session, TOKEN, expect_no_process_with, headroom, kill, outcome, process_with,
     program, skipped,
 };
 
@@ -49,7 +49,7 @@ fn a_client_under_a_debugger_gets_its_files_by_seccomp() {
 }
 
 #[test]
-fn a_session_in_a_session_with_a_filter_falls_back_to_ptrace_and_says_so() {
+fn a_nested_session_with_a_filter_falls_back_to_ptrace_and_reports_it() {
     if skipped() {
         return;
     }
@@ -82,12 +82,12 @@ fn callers_of_a_killed_daemon(how: &str, delay: Duration) -> Outcome {
     std::thread::sleep(delay);
     kill(process_with(&token, "headroom-binderd"), Signal::KILL);
     let ended = session.end();
-    expect_nobody_with(&token);
+    expect_no_process_with(&token);
     ended
 }
 
 #[test]
-fn a_daemon_that_is_killed_leaves_nobody_in_the_trap() {
+fn a_killed_daemon_leaves_no_thread_in_the_trap() {
     if skipped() {
         return;
     }
@@ -118,5 +118,5 @@ fn nothing_is_left_when_headroom_is_killed_with_a_filter() {
     let mut session = Session::of(command);
     assert_eq!(session.line(), "ready");
     kill(session.child.id(), Signal::KILL);
-    expect_nobody_with(&token);
+    expect_no_process_with(&token);
 }

@@ -4,8 +4,8 @@ use e2e::wait;
 use rustix::process::Signal;
 
 use crate::support::{
-    Session, expect_nobody_with, headroom, kill, outcome, process_with, processes_with, program,
-    run_script, skipped,
+    Session, expect_no_process_with, headroom, kill, outcome, process_with, processes_with,
+    program, run_script, skipped,
 };
 
 /// A token that is unique to a test.
@@ -37,13 +37,14 @@ fn signals_are_passed_on_to_the_command() {
         return;
     }
     for (name, signal) in [("TERM", Signal::TERM), ("INT", Signal::INT), ("USR1", Signal::USR1)] {
-        let script =
-            format!("trap 'echo heard; exit 9' {name}; echo ready; while :; do sleep 0.05; done");
+        let script = format!(
+            "trap 'echo received; exit 9' {name}; echo ready; while :; do sleep 0.05; done"
+        );
         let mut session = Session::start(&script, &token("signals"));
         assert_eq!(session.line(), "ready");
         kill(session.child.id(), signal);
         let ended = session.end();
-        assert_eq!((ended.code, ended.out.as_str()), (Some(9), "heard\n"), "{name}: {ended:?}");
+        assert_eq!((ended.code, ended.out.as_str()), (Some(9), "received\n"), "{name}: {ended:?}");
     }
     let mut session = Session::start("echo ready; exec sleep 1000", &token("default"));
     assert_eq!(session.line(), "ready");
@@ -52,7 +53,7 @@ fn signals_are_passed_on_to_the_command() {
 }
 
 #[test]
-fn what_the_command_leaves_running_is_ended() {
+fn processes_left_by_the_command_are_ended() {
     if skipped() {
         return;
     }
@@ -77,7 +78,7 @@ fn nothing_is_left_when_headroom_is_killed() {
     let all = wait::until(wait::PATIENCE, || (processes_with(&token).len() >= 5).then_some(()));
     assert!(all.is_some(), "{:?}", processes_with(&token));
     kill(session.child.id(), Signal::KILL);
-    expect_nobody_with(&token);
+    expect_no_process_with(&token);
 }
 
 #[test]
@@ -99,11 +100,11 @@ fn nothing_is_left_when_the_session_is_killed() {
     let ended = session.end();
     assert_eq!(ended.code, Some(137), "{ended:?}");
     assert!(ended.err.contains("killed by signal 9"), "{ended:?}");
-    expect_nobody_with(&token);
+    expect_no_process_with(&token);
 }
 
 #[test]
-fn where_a_container_hides_parts_of_proc_a_session_does_without_pid_namespace_and_says_so() {
+fn where_proc_is_masked_a_session_has_no_pid_namespace_and_reports_it() {
     if skipped() || !test_support::privileged() {
         return;
     }
@@ -125,7 +126,7 @@ fn where_a_container_hides_parts_of_proc_a_session_does_without_pid_namespace_an
 }
 
 #[test]
-fn the_death_of_the_daemon_is_told_and_the_command_goes_on() {
+fn the_death_of_the_daemon_is_reported_and_the_command_goes_on() {
     if skipped() {
         return;
     }
@@ -139,7 +140,7 @@ fn the_death_of_the_daemon_is_told_and_the_command_goes_on() {
     let ended = session.end();
     assert_eq!(ended.code, Some(4), "{ended:?}");
     assert!(ended.err.contains("headroom-binderd is gone while the command runs"), "{ended:?}");
-    expect_nobody_with(&token);
+    expect_no_process_with(&token);
 }
 
 #[test]
@@ -159,7 +160,7 @@ fn clients_that_wait_in_a_call_end_with_the_daemon_or_the_session() {
             assert!(e2e::wait::until(e2e::wait::PATIENCE, gone).is_some(), "the client hangs");
         }
         kill(session.child.id(), Signal::KILL);
-        expect_nobody_with(&token);
+        expect_no_process_with(&token);
     }
 }
 
@@ -185,12 +186,12 @@ fn a_session_killed_with_opens_of_its_bus_in_flight_leaves_nothing() {
         assert_eq!([session.line(), session.line()], ["ready", "ready"]);
         kill(session.child.id(), Signal::KILL);
         session.end();
-        expect_nobody_with(&token);
+        expect_no_process_with(&token);
     }
 }
 
 #[test]
-fn a_daemon_killed_with_opens_of_its_bus_in_flight_hangs_nobody() {
+fn a_daemon_killed_with_opens_of_its_bus_in_flight_hangs_no_process() {
     if skipped() {
         return;
     }
@@ -202,5 +203,5 @@ fn a_daemon_killed_with_opens_of_its_bus_in_flight_hangs_nobody() {
     kill(daemon, Signal::KILL);
     let ended = session.end();
     assert!(ended.out.contains("over"), "{ended:?}");
-    expect_nobody_with(&token);
+    expect_no_process_with(&token);
 }

@@ -43,7 +43,7 @@ fn files_are_passed_between_clients_of_a_session() {
 }
 
 #[test]
-fn the_command_is_who_it_was_and_has_no_privilege() {
+fn the_command_keeps_its_uid_and_has_no_privilege() {
     if skipped() {
         return;
     }

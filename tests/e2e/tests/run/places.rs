@@ -21,7 +21,7 @@ fn all_else_in_dev_is_as_outside() {
 }
 
 #[test]
-fn devices_are_linked_in_dev_under_the_names_that_are_asked_for() {
+fn devices_are_linked_in_dev_under_the_requested_names() {
     if skipped() {
         return;
     }

@@ -84,13 +84,13 @@ pub fn headroom() -> Command {
     let mut command = Command::new(program("headroom"));
     unprivileged(&mut command);
     command.current_dir("/").env("PATH", "/usr/bin:/bin").stdin(Stdio::null());
-    hear_signals(&mut command);
+    reset_signals(&mut command);
     command
 }
 
 /// A background job may have these signals ignored; a child inherits that, and a shell cannot trap
 /// them then.
-fn hear_signals(command: &mut Command) {
+fn reset_signals(command: &mut Command) {
     // SAFETY: system calls alone.
     unsafe {
         command.pre_exec(|| {
@@ -182,10 +182,11 @@ impl Session {
         what: &str,
         read: impl FnOnce() -> T + Send + 'static,
     ) -> T {
-        let (tell, told) = channel();
-        std::thread::spawn(move || tell.send(read()));
+        let (sender, receiver) = channel();
+        std::thread::spawn(move || sender.send(read()));
         let pid = self.child.id();
-        told.recv_timeout(wait::PATIENCE)
+        receiver
+            .recv_timeout(wait::PATIENCE)
             .unwrap_or_else(|error| panic!("pid {pid}: {what}: {error}"))
     }
 }
@@ -193,7 +194,7 @@ impl Session {
 fn all_of(pipe: Option<impl Read>) -> String {
     let mut text = String::new();
     if let Some(mut pipe) = pipe {
-        pipe.read_to_string(&mut text).expect("what it says");
+        pipe.read_to_string(&mut text).expect("the output");
     }
     text
 }
@@ -224,7 +225,7 @@ pub fn processes_with(token: &str) -> Vec<(u32, String)> {
 }
 
 /// Waits until no process has the token.
-pub fn expect_nobody_with(token: &str) {
+pub fn expect_no_process_with(token: &str) {
     let gone = wait::until(wait::PATIENCE, || processes_with(token).is_empty().then_some(()));
     assert!(gone.is_some(), "still there: {:?}", processes_with(token));
 }

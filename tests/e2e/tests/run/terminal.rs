@@ -27,7 +27,7 @@ fn the_terminal_is_the_commands_and_its_interrupt_comes_once() {
     }
     let (ours, theirs) = terminal();
     let script = "test -t 0 && test -t 1 && trap 'n=$((n+1))' INT; echo ready; \
-                  while [ -z \"$n\" ]; do sleep 0.05; done; sleep 0.3; echo heard $n; exit 6";
+                  while [ -z \"$n\" ]; do sleep 0.05; done; sleep 0.3; echo received $n; exit 6";
     let mut command = headroom();
     command.args(["run", "--", "sh", "-c", script]);
     command.stdin(theirs.try_clone().unwrap()).stdout(theirs.try_clone().unwrap());
@@ -49,10 +49,10 @@ fn the_terminal_is_the_commands_and_its_interrupt_comes_once() {
     let mut lines = BufReader::new(File::from(ours)).lines().map_while(Result::ok);
     assert_eq!(lines.next().as_deref(), Some("ready"));
     writer.write_all(b"\x03").unwrap();
-    let heard = lines.find(|line| line.contains("heard"));
+    let received = lines.find(|line| line.contains("received"));
     // The terminal echoes its input.
-    let heard = heard.as_deref().map(|line| line.trim_start_matches("^C"));
-    assert_eq!(heard, Some("heard 1"), "by the terminal alone, not by us as well");
+    let received = received.as_deref().map(|line| line.trim_start_matches("^C"));
+    assert_eq!(received, Some("received 1"), "by the terminal alone, not by us as well");
     let status = wait::until(wait::PATIENCE, || child.try_wait().unwrap());
     let code = status.map(|status| status.code());
     if code.is_none() {

@@ -20,7 +20,7 @@ crate::both_mappings! {
 }
 
 /// A uid without an account.
-const SOMEBODY: u32 = 61_235;
+const USER: u32 = 61_235;
 
 /// Runs a test on a bus with more arguments.
 fn with(arguments: &[&str], test: impl FnOnce(&Bus)) {
@@ -50,17 +50,17 @@ fn a_device_can_be_given_to_a_user(bus: &Bus) {
     let path = bus.device("hwbinder");
     let opens = || {
         let mut command = Command::new("sh");
-        command.args(["-c", ": <>\"$0\""]).arg(&path).uid(SOMEBODY).gid(SOMEBODY);
+        command.args(["-c", ": <>\"$0\""]).arg(&path).uid(USER).gid(USER);
         command.output().unwrap().status.success()
     };
-    assert!(opens(), "the devices of the start are everybody's");
+    assert!(opens(), "the devices of the start are open to all users");
     fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
     assert!(!opens(), "now they are root's");
     assert!(open(bus).version().is_ok(), "the others are as they were");
-    chown(&path, Some(SOMEBODY), Some(7)).unwrap();
+    chown(&path, Some(USER), Some(7)).unwrap();
     assert!(opens(), "now they are this user's");
     let metadata = fs::metadata(&path).unwrap();
-    assert_eq!((metadata.uid(), metadata.gid(), metadata.mode()), (SOMEBODY, 7, 0o100_600));
+    assert_eq!((metadata.uid(), metadata.gid(), metadata.mode()), (USER, 7, 0o100_600));
     let size = fs::File::options().write(true).open(&path).unwrap().set_len(1).unwrap_err();
     assert_eq!(Errno::from_io_error(&size), Some(Errno::INVAL));
 }
@@ -130,7 +130,7 @@ fn more_devices_than_max_cannot_be_started_with() {
 }
 
 #[test]
-fn the_logs_tell_who_is_there_and_what_was_sent() {
+fn the_logs_list_processes_and_transactions() {
     with(&["--stats", "global"], |bus| {
         let logs = bus.device("binder_logs");
         let read = |name: &str| fs::read_to_string(logs.join(name)).unwrap();
@@ -194,7 +194,7 @@ fn a_log_stays_as_it_was_when_it_was_opened() {
 }
 
 #[test]
-fn whoever_opens_logs_and_never_closes_them_is_refused_at_last() {
+fn a_reader_that_never_closes_logs_is_refused_eventually() {
     with(&["--stats", "global"], |bus| {
         let path = bus.device("binder_logs/stats");
         let opens: Vec<_> = (0..100).map(|_| fs::File::open(&path)).collect();

@@ -24,13 +24,13 @@ crate::both_mappings! {
     a_read_that_may_not_block_finds_nothing
     a_nonblocking_client_can_still_be_served
     poll_and_epoll_wake_when_work_comes_and_not_before
-    an_edge_triggered_poller_hears_of_each_message
+    an_edge_triggered_poller_is_woken_for_each_message
     a_signal_ends_a_blocked_read_with_eintr
     a_signal_does_not_run_commands_twice
     a_killed_client_dies_at_once_wherever_it_blocks
     a_client_stopped_in_a_call_gets_its_reply_when_it_goes_on
-    a_thread_that_ends_with_a_call_in_hand_fails_that_call
-    a_thread_that_says_it_exits_fails_the_call_in_its_hand
+    a_thread_that_ends_while_serving_a_call_fails_that_call
+    a_thread_exit_ioctl_fails_the_call_being_served
     a_closed_device_releases_its_readers
     many_threads_of_one_client_block_and_are_all_served
 }
@@ -116,7 +116,7 @@ fn poll_and_epoll_wake_when_work_comes_and_not_before(bus: &Bus) {
 }
 
 /// Waits as event loops do (tokio, mio): after a read without a result, for the next edge.
-fn an_edge_triggered_poller_hears_of_each_message(bus: &Bus) {
+fn an_edge_triggered_poller_is_woken_for_each_message(bus: &Bus) {
     const CALLERS: usize = 3;
     const CALLS: usize = 300;
     let server = nonblocking(bus);
@@ -189,15 +189,15 @@ fn a_signal_ends_a_blocked_read_with_eintr(bus: &Bus) {
     // Also if the handler requests restarts: the kernel's driver does the same.
     for signal in [libc::SIGUSR1, libc::SIGUSR2] {
         let client = open(bus);
-        let (tell, told) = channel();
+        let (sender, receiver) = channel();
         let reader = thread::spawn(move || {
             let mut session = Session::new(&client);
             session.on_signal(OnSignal::Return);
             session.enter_looper().unwrap();
-            tell.send(own_tid()).unwrap();
+            sender.send(own_tid()).unwrap();
             session.receive()
         });
-        let tid = take("the reader's id", &told);
+        let tid = take("the reader's id", &receiver);
         assert!(wait::until_asleep(tid));
         // Repeatedly: other tests of this program start children, whose copies of the descriptor
         // are closed, which wakes all readers for a moment; a signal in that moment interrupts
@@ -222,16 +222,16 @@ fn a_signal_does_not_run_commands_twice(bus: &Bus) {
     install_handlers();
     let _manager = manager(bus);
     let client = open(bus);
-    let (tell, told) = channel();
+    let (sender, receiver) = channel();
     let calling = thread::spawn(move || {
         let mut session = Session::new(&client);
-        tell.send(own_tid()).unwrap();
+        sender.send(own_tid()).unwrap();
         for number in 0..CALLS {
             // A call that ran twice would leave a second reply, which the next call would receive.
             expect_echo(&mut session, 0, &number.to_ne_bytes());
         }
     });
-    let tid = take("the caller's id", &told);
+    let tid = take("the caller's id", &receiver);
     let mut signals = 0;
     while !calling.is_finished() {
         let signal = if signals % 2 == 0 { libc::SIGUSR1 } else { libc::SIGUSR2 };
@@ -289,15 +289,15 @@ fn a_client_stopped_in_a_call_gets_its_reply_when_it_goes_on(bus: &Bus) {
     }
 }
 
-fn a_thread_that_ends_with_a_call_in_hand_fails_that_call(bus: &Bus) {
-    ends_with_a_call_in_hand(bus, |_| ());
+fn a_thread_that_ends_while_serving_a_call_fails_that_call(bus: &Bus) {
+    ends_while_serving_a_call(bus, |_| ());
 }
 
-fn a_thread_that_says_it_exits_fails_the_call_in_its_hand(bus: &Bus) {
-    ends_with_a_call_in_hand(bus, |client| client.thread_exit().unwrap());
+fn a_thread_exit_ioctl_fails_the_call_being_served(bus: &Bus) {
+    ends_while_serving_a_call(bus, |client| client.thread_exit().unwrap());
 }
 
-fn ends_with_a_call_in_hand(bus: &Bus, last_words: fn(&Client)) {
+fn ends_while_serving_a_call(bus: &Bus, before_exit: fn(&Client)) {
     const STOP: u32 = 99;
     let _manager = manager(bus);
     let server = publish(bus, "server", &Options::default());
@@ -307,7 +307,7 @@ fn ends_with_a_call_in_hand(bus: &Bus, last_words: fn(&Client)) {
             session.enter_looper().unwrap();
             let taken = session.receive().unwrap();
             assert!(matches!(taken, Return::Transaction(_)), "{taken:?}");
-            last_words(&server);
+            before_exit(&server);
         });
         let device = bus.device("binder");
         let called = bounded("the call", move || {
@@ -342,14 +342,14 @@ fn ends_with_a_call_in_hand(bus: &Bus, last_words: fn(&Client)) {
 
 fn a_closed_device_releases_its_readers(bus: &Bus) {
     let client = open(bus);
-    let (tell, told) = channel();
+    let (sender, receiver) = channel();
     let second = rustix::io::dup(&client).unwrap();
     let closing = Arc::new(AtomicBool::new(false));
     let is_closing = Arc::clone(&closing);
     let reader = thread::spawn(move || {
         let mut session = Session::new(&client);
         session.enter_looper().unwrap();
-        tell.send(own_tid()).unwrap();
+        sender.send(own_tid()).unwrap();
         // One ioctl: close(2) of any descriptor makes reads return without work. Other tests that
         // start processes may cause that too, so such a return does not count before the close.
         while !is_closing.load(Ordering::SeqCst) {
@@ -357,7 +357,7 @@ fn a_closed_device_releases_its_readers(bus: &Bus) {
         }
         Ok::<_, ClientError>(())
     });
-    let tid = take("the reader's id", &told);
+    let tid = take("the reader's id", &receiver);
     assert!(wait::until_asleep(tid));
     closing.store(true, Ordering::SeqCst);
     drop(second);

@@ -16,13 +16,13 @@ crate::both_mappings! {
     an_echo_brings_back_every_byte_of_every_size
     a_buffer_stays_as_it_was_until_it_is_freed
     an_object_sent_away_comes_back_as_itself
-    a_handle_works_for_whom_it_was_passed_to
+    a_handle_works_in_the_process_that_received_it
     a_call_back_reaches_the_very_thread_that_waits
     oneway_calls_to_one_node_are_delivered_in_order
     a_status_code_is_carried_instead_of_data
     a_full_mapping_fails_the_call_and_heals_when_buffers_are_freed
-    a_looper_is_asked_for_when_none_is_free
-    the_receiver_is_told_who_calls
+    a_looper_is_requested_when_none_is_free
+    the_receiver_gets_the_pid_and_uid_of_the_caller
     a_call_without_a_context_manager_is_dead
     the_three_devices_are_separate_worlds
 }
@@ -89,7 +89,7 @@ fn an_object_sent_away_comes_back_as_itself(bus: &Bus) {
     }
 }
 
-fn a_handle_works_for_whom_it_was_passed_to(bus: &Bus) {
+fn a_handle_works_in_the_process_that_received_it(bus: &Bus) {
     let _manager = manager(bus);
     let _service = peer(bus, &["echo", "service"]);
     let client = open(bus);
@@ -223,7 +223,7 @@ fn a_full_mapping_fails_the_call_and_heals_when_buffers_are_freed(bus: &Bus) {
     expect_echo(&mut session, 0, &most);
 }
 
-fn a_looper_is_asked_for_when_none_is_free(bus: &Bus) {
+fn a_looper_is_requested_when_none_is_free(bus: &Bus) {
     let options = Options { max_threads: 1, ..Options::default() };
     let _manager = manager(bus);
     let server = publish(bus, "server", &options);
@@ -262,7 +262,7 @@ fn a_looper_is_asked_for_when_none_is_free(bus: &Bus) {
     });
 }
 
-fn the_receiver_is_told_who_calls(bus: &Bus) {
+fn the_receiver_gets_the_pid_and_uid_of_the_caller(bus: &Bus) {
     let server = open(bus);
     server.become_context_manager().unwrap();
     let mut callers =

@@ -9,10 +9,10 @@ use e2e::Bus;
 use crate::support::{CALL, bounded, expect_echo, find, manager, open, peer, publish};
 
 crate::both_mappings! {
-    a_watcher_hears_of_a_death_once
-    a_late_watcher_hears_of_a_death_at_once
+    a_watcher_is_notified_of_a_death_once
+    a_late_watcher_is_notified_of_a_death_at_once
     a_withdrawn_notification_is_confirmed_and_never_comes
-    a_call_to_the_dead_is_a_dead_reply
+    a_call_to_a_dead_process_is_a_dead_reply
     a_death_in_the_middle_of_a_call_is_a_dead_reply
     a_caller_that_dies_does_not_disturb_its_server
     a_new_context_manager_can_follow_a_dead_one
@@ -20,7 +20,7 @@ crate::both_mappings! {
 
 const COOKIE: u64 = 0xdead_c00c_1e00_0001;
 
-fn a_watcher_hears_of_a_death_once(bus: &Bus) {
+fn a_watcher_is_notified_of_a_death_once(bus: &Bus) {
     let _manager = manager(bus);
     let mut service = peer(bus, &["echo", "service"]);
     let client = open(bus);
@@ -39,7 +39,7 @@ fn a_watcher_hears_of_a_death_once(bus: &Bus) {
     session.flush().unwrap();
 }
 
-fn a_late_watcher_hears_of_a_death_at_once(bus: &Bus) {
+fn a_late_watcher_is_notified_of_a_death_at_once(bus: &Bus) {
     let _manager = manager(bus);
     let mut service = peer(bus, &["echo", "service"]);
     let client = open(bus);
@@ -82,7 +82,7 @@ fn a_withdrawn_notification_is_confirmed_and_never_comes(bus: &Bus) {
     assert_eq!(session.take_notice(), None);
 }
 
-fn a_call_to_the_dead_is_a_dead_reply(bus: &Bus) {
+fn a_call_to_a_dead_process_is_a_dead_reply(bus: &Bus) {
     let _manager = manager(bus);
     let server = publish(bus, "server", &Options::default());
     let client = open(bus);
@@ -148,7 +148,7 @@ fn a_new_context_manager_can_follow_a_dead_one(bus: &Bus) {
     let mut session = Session::new(&client);
     for _ in 0..5 {
         let mut manager = peer(bus, &["manager", "1"]);
-        expect_echo(&mut session, 0, b"to whoever it is now");
+        expect_echo(&mut session, 0, b"to the new manager");
         manager.kill();
         let dead = e2e::wait::until(e2e::wait::PATIENCE, || {
             session.call(0, CALL, Payload::default()).map(|reply| session.free(reply)).err()

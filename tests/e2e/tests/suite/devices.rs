@@ -13,7 +13,7 @@ crate::both_mappings! {
     a_device_name_that_is_taken_or_bad_is_refused
     the_control_file_cannot_be_removed
     unknown_ioctls_are_refused
-    nodes_and_references_can_be_asked_for
+    nodes_and_references_can_be_queried
 }
 
 fn a_device_is_added_used_and_removed(bus: &Bus) {
@@ -74,7 +74,7 @@ fn unknown_ioctls_are_refused(bus: &Bus) {
     assert_eq!(client.version(), Ok(8), "the open still works");
 }
 
-fn nodes_and_references_can_be_asked_for(bus: &Bus) {
+fn nodes_and_references_can_be_queried(bus: &Bus) {
     let _manager = manager(bus);
     let _service = peer(bus, &["echo", "service"]);
     let client = open(bus);
@@ -84,5 +84,5 @@ fn nodes_and_references_can_be_asked_for(bus: &Bus) {
     assert_eq!((node.ptr, node.cookie, node.has_strong_ref), (0x7000, 0x7001, 1));
     assert_eq!(client.node_debug_info(0x7000).unwrap().ptr, 0, "there is no other");
     let error = client.node_info_for_ref(0).unwrap_err();
-    assert_eq!(error.errno(), Some(Errno::PERM), "that is the context manager's to ask");
+    assert_eq!(error.errno(), Some(Errno::PERM), "only the context manager may request it");
 }

@@ -17,26 +17,26 @@ crate::both_mappings! {
     a_file_reaches_a_receiver_of_another_user
     a_hundred_files_reach_a_receiver_at_once
     a_receiver_may_run_where_it_might_before_it_was_given_files
-    a_receiver_under_a_hail_of_signals_gets_its_files_and_its_signals
+    a_receiver_under_many_signals_gets_its_files_and_its_signals
     a_receiver_with_a_debugger_gets_no_files_and_the_call_fails
     a_receiver_whose_table_is_full_gets_none_of_the_files_and_the_call_fails
     a_stopped_receiver_gets_its_files_when_it_goes_on
-    a_receiver_frozen_again_and_again_holds_up_nobody
-    a_receiver_whose_memory_does_not_answer_holds_up_nobody
-    files_that_nobody_takes_are_no_more_than_one_users_share
+    a_receiver_frozen_repeatedly_does_not_delay_others
+    a_receiver_whose_memory_does_not_answer_does_not_delay_others
+    files_never_received_are_limited_to_one_users_share
     receivers_killed_at_random_leave_no_file_behind
 }
 
 crate::under_filters! {
     a_file_reaches_a_receiver_of_another_user
     a_hundred_files_reach_a_receiver_at_once
-    a_receiver_under_a_hail_of_signals_gets_its_files_and_its_signals
+    a_receiver_under_many_signals_gets_its_files_and_its_signals
     a_receiver_with_a_debugger_gets_files_under_a_filter
     a_receiver_whose_table_is_full_gets_none_of_the_files_and_the_call_fails
     a_stopped_receiver_gets_its_files_when_it_goes_on
-    a_receiver_frozen_again_and_again_holds_up_nobody
-    a_receiver_whose_memory_does_not_answer_holds_up_nobody
-    files_that_nobody_takes_are_no_more_than_one_users_share
+    a_receiver_frozen_repeatedly_does_not_delay_others
+    a_receiver_whose_memory_does_not_answer_does_not_delay_others
+    files_never_received_are_limited_to_one_users_share
     receivers_killed_at_random_leave_no_file_behind
 }
 
@@ -122,7 +122,7 @@ fn a_receiver_may_run_where_it_might_before_it_was_given_files(bus: &Bus) {
     }
 }
 
-fn a_receiver_under_a_hail_of_signals_gets_its_files_and_its_signals(bus: &Bus) {
+fn a_receiver_under_many_signals_gets_its_files_and_its_signals(bus: &Bus) {
     let service = peer(bus, &["files-interrupted", NOBODY]);
     let client = open(bus);
     let mut session = Session::new(&client);
@@ -250,7 +250,7 @@ impl Drop for Freezer {
     }
 }
 
-fn a_receiver_frozen_again_and_again_holds_up_nobody(bus: &Bus) {
+fn a_receiver_frozen_repeatedly_does_not_delay_others(bus: &Bus) {
     let device = bus.device("hwbinder");
     let frozen = on_hwbinder(bus, &["files", "0"]);
     let Some(freezer) = Freezer::new(frozen.pid()).filter(|freezer| freezer.freeze()) else {
@@ -291,7 +291,7 @@ fn a_receiver_frozen_again_and_again_holds_up_nobody(bus: &Bus) {
     drop(frozen);
 }
 
-fn a_receiver_whose_memory_does_not_answer_holds_up_nobody(bus: &Bus) {
+fn a_receiver_whose_memory_does_not_answer_does_not_delay_others(bus: &Bus) {
     let device = bus.device("hwbinder");
     let silent = ["silent-receivers", "1"];
     let mut silent = on_hwbinder(bus, &silent);
@@ -311,7 +311,7 @@ fn a_receiver_whose_memory_does_not_answer_holds_up_nobody(bus: &Bus) {
     silent.kill();
 }
 
-fn files_that_nobody_takes_are_no_more_than_one_users_share(bus: &Bus) {
+fn files_never_received_are_limited_to_one_users_share(bus: &Bus) {
     let device = bus.device("hwbinder");
     let mut deaf = on_hwbinder(bus, &["deaf"]);
     let before = descriptors(bus.pid());

@@ -9,12 +9,12 @@ use e2e::Bus;
 use crate::support::{CALL, bounded, expect_echo, find, manager, open, peer};
 
 crate::both_mappings! {
-    a_freeze_that_waits_stalls_nobody_and_ends_with_its_time
+    a_waiting_freeze_does_not_stall_others_and_ends_at_its_timeout
     a_process_killed_while_it_freezes_another_leaves_it_thawed
-    the_frozen_are_told_from_the_dead_and_answer_again_when_thawed
+    frozen_and_dead_processes_are_distinguished_and_thawed_ones_answer
 }
 
-fn a_freeze_that_waits_stalls_nobody_and_ends_with_its_time(bus: &Bus) {
+fn a_waiting_freeze_does_not_stall_others_and_ends_at_its_timeout(bus: &Bus) {
     let _manager = manager(bus);
     let service = peer(bus, &["busy", "service"]);
     let caller = peer(bus, &["call", "service"]);
@@ -59,7 +59,7 @@ fn a_process_killed_while_it_freezes_another_leaves_it_thawed(bus: &Bus) {
     session.flush().unwrap();
 }
 
-fn the_frozen_are_told_from_the_dead_and_answer_again_when_thawed(bus: &Bus) {
+fn frozen_and_dead_processes_are_distinguished_and_thawed_ones_answer(bus: &Bus) {
     let _manager = manager(bus);
     let service = peer(bus, &["echo", "service"]);
     let client = open(bus);
@@ -68,13 +68,13 @@ fn the_frozen_are_told_from_the_dead_and_answer_again_when_thawed(bus: &Bus) {
     client.freeze(service.pid(), 1000).unwrap();
     let refused = session.call(handle, CALL, Payload::default()).map(drop);
     assert_eq!(refused, Err(ClientError::FrozenReply));
-    let told = session.oneway(handle, CALL, Payload::bytes(b"for later")).unwrap();
-    assert_eq!(told, Return::TransactionPendingFrozen);
+    let result = session.oneway(handle, CALL, Payload::bytes(b"for later")).unwrap();
+    assert_eq!(result, Return::TransactionPendingFrozen);
     let info = client.frozen_info(service.pid()).unwrap();
     assert_eq!(info.async_recv, 1);
     assert_eq!(info.sync_recv & 1, 1);
     client.thaw(service.pid()).unwrap();
     expect_echo(&mut session, handle, b"thawed");
     let error = client.freeze(u32::MAX, 0).unwrap_err();
-    assert_eq!(error.errno(), Some(Errno::INVAL), "nobody there");
+    assert_eq!(error.errno(), Some(Errno::INVAL), "no such process");
 }

@@ -31,7 +31,7 @@ fn for_each_mapping(rounds: u64, test: impl Fn(Bus, u64)) {
 /// Closing one of its own opens sends a request to the daemon itself, which is being killed:
 /// without its guardian it would never exit.
 #[test]
-fn a_daemon_killed_while_it_closes_opens_of_its_own_leaves_nobody_hanging() {
+fn a_daemon_killed_while_it_closes_its_own_opens_leaves_no_process_hanging() {
     let seed = Random::fresh_seed();
     println!("seed {seed}");
     for_each_mapping(5, |bus, round| {
@@ -58,7 +58,7 @@ fn a_daemon_killed_while_it_closes_opens_of_its_own_leaves_nobody_hanging() {
 }
 
 #[test]
-fn a_hail_of_sigterm_does_not_end_the_guardian() {
+fn repeated_sigterm_does_not_end_the_guardian() {
     for_each_mapping(1, |bus, _| {
         let guardian = bus.guardian().and_then(|pid| Pid::from_raw(pid as i32)).unwrap();
         for signal in [Signal::TERM, Signal::INT, Signal::HUP, Signal::USR1].repeat(500) {

@@ -25,9 +25,9 @@ crate::both_mappings! {
     an_unknown_handle_fails_the_call
     a_second_context_manager_is_refused
     a_context_manager_cannot_call_itself
-    freeing_twice_or_what_was_never_had_is_harmless
+    freeing_twice_or_an_unknown_buffer_is_harmless
     a_reply_without_a_call_fails
-    acknowledging_what_never_was_is_harmless
+    an_unmatched_acknowledgement_is_harmless
     a_command_buffer_that_is_not_mapped_is_a_fault
     a_read_buffer_that_is_not_mapped_is_a_fault
     a_read_buffer_that_cannot_be_written_is_a_fault
@@ -325,7 +325,7 @@ fn a_context_manager_cannot_call_itself(bus: &Bus) {
     assert_eq!(error, ClientError::FailedReply);
 }
 
-fn freeing_twice_or_what_was_never_had_is_harmless(bus: &Bus) {
+fn freeing_twice_or_an_unknown_buffer_is_harmless(bus: &Bus) {
     let bystander = Bystander::new(bus);
     let client = open(bus);
     let mut session = Session::new(&client);
@@ -345,13 +345,13 @@ fn a_reply_without_a_call_fails(bus: &Bus) {
     let bystander = Bystander::new(bus);
     let client = open(bus);
     let mut session = Session::new(&client);
-    let error = session.reply(Payload::bytes(b"nobody asked")).unwrap_err();
+    let error = session.reply(Payload::bytes(b"no call")).unwrap_err();
     assert_eq!(error, ClientError::FailedReply);
     expect_echo(&mut session, 0, b"still good for calls");
     bystander.goes_on();
 }
 
-fn acknowledging_what_never_was_is_harmless(bus: &Bus) {
+fn an_unmatched_acknowledgement_is_harmless(bus: &Bus) {
     let bystander = Bystander::new(bus);
     let client = open(bus);
     let mut session = Session::new(&client);

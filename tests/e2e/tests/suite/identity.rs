@@ -9,7 +9,7 @@ use e2e::Bus;
 use crate::support::{CALL, open, peer};
 
 crate::both_mappings! {
-    a_caller_is_nobody_to_a_receiver_that_cannot_see_it
+    a_caller_is_unknown_to_a_receiver_that_cannot_see_it
     a_caller_in_namespaces_of_its_own_is_seen_from_outside_as_what_it_is_there
 }
 
@@ -28,7 +28,7 @@ fn call_as(device: PathBuf, uid: Uid) -> (i32, u32) {
     test_support::spawn_as(uid, call).join().unwrap()
 }
 
-fn a_caller_is_nobody_to_a_receiver_that_cannot_see_it(bus: &Bus) {
+fn a_caller_is_unknown_to_a_receiver_that_cannot_see_it(bus: &Bus) {
     // Root in the initial namespace is user 1000 there, and no other user is mapped.
     let _service = peer(bus, &["unshared", "1000 0 1", "who"]);
     let device = || bus.device("binder");

@@ -49,7 +49,7 @@ fn on_this_bus(bus: Result<Bus, BusError>, mapping: Mapping, test: fn(&Bus)) {
     };
     bus.limit_time(LONGEST_TEST);
     let status = bus.status().unwrap();
-    assert_eq!(status.mapping, mapping.argument(), "the daemon does as it is told");
+    assert_eq!(status.mapping, mapping.argument(), "the daemon uses the requested mapping");
     test(&bus);
     if let Err(left) = bus.wait_until_empty() {
         panic!("{left}");

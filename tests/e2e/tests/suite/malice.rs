@@ -13,22 +13,22 @@ use rustix::process::Signal;
 use crate::support::{CALL, bounded, expect_echo, manager, open, peer, silent_peer};
 
 crate::both_mappings! {
-    memory_that_never_answers_is_waited_for_by_nobody_else
+    memory_that_never_answers_does_not_delay_others
     a_client_whose_memory_never_answers_can_be_killed
     a_call_whose_commands_never_answer_waits_until_it_is_killed
-    a_mapping_whose_filesystem_hangs_is_waited_for_by_nobody_else
+    a_mapping_of_a_hung_filesystem_does_not_delay_others
     a_client_with_a_mapping_whose_filesystem_hangs_can_be_killed_and_so_can_the_daemon_be_stopped
     memory_that_changes_while_it_is_read_harms_its_owner_only
     memory_that_vanishes_while_it_is_read_harms_its_owner_only
     a_client_that_never_reads_is_given_up
     one_way_calls_without_end_find_no_room
     objects_without_end_are_forgotten_with_their_owner
-    death_notifications_without_end_are_their_askers_affair
+    unbounded_death_notifications_are_charged_to_the_requester
     opens_without_end_are_refused
-    a_child_that_uses_its_parents_open_disturbs_nobody
+    a_child_that_uses_its_parents_open_does_not_affect_others
     a_client_becomes_another_program_in_the_middle_of_its_calls
-    clients_stopped_and_continued_at_random_hold_up_nobody
-    a_thread_with_the_number_of_a_dead_one_inherits_nothing
+    clients_stopped_and_continued_at_random_do_not_delay_others
+    a_thread_that_reuses_the_tid_of_an_exited_one_inherits_nothing
 }
 
 /// Makes calls of an old and of a new client during an attack.
@@ -48,21 +48,21 @@ fn others_go_on(bus: &Bus) {
 /// printed.
 fn suffered(bus: &Bus, what: &[&str]) -> Vec<String> {
     let mut harmful = peer(bus, what);
-    let mut said = Vec::new();
+    let mut lines = Vec::new();
     loop {
         others_go_on(bus);
         match harmful.line_within(Duration::from_millis(1)) {
-            Word::Line(line) => said.push(line),
+            Word::Line(line) => lines.push(line),
             Word::Silence => {}
             Word::End => break,
         }
     }
     harmful.wait_for_success();
     others_go_on(bus);
-    said
+    lines
 }
 
-fn memory_that_never_answers_is_waited_for_by_nobody_else(bus: &Bus) {
+fn memory_that_never_answers_does_not_delay_others(bus: &Bus) {
     let _manager = manager(bus);
     for part in ["data", "returns"] {
         assert_eq!(suffered(bus, &["silent-memory", part]), ["refused"], "{part}");
@@ -95,17 +95,17 @@ fn a_call_whose_commands_never_answer_waits_until_it_is_killed(bus: &Bus) {
     }
 }
 
-fn a_mapping_whose_filesystem_hangs_is_waited_for_by_nobody_else(bus: &Bus) {
+fn a_mapping_of_a_hung_filesystem_does_not_delay_others(bus: &Bus) {
     let _manager = manager(bus);
     for part in ["data", "returns"] {
-        assert_eq!(heard(bus, &["hung-mapping", part]), "refused", "{part}");
+        assert_eq!(attack_line(bus, &["hung-mapping", part]), "refused", "{part}");
     }
     assert!(bus.log().contains("its memory does not answer"), "{}", bus.log());
 }
 
 /// The line that a malicious client prints; the others are checked meanwhile. The client is killed
 /// in the end: on exit it would wait for the thread that serves its filesystem.
-fn heard(bus: &Bus, what: &[&str]) -> String {
+fn attack_line(bus: &Bus, what: &[&str]) -> String {
     let mut harmful = peer(bus, what);
     let line = wait::until(wait::PATIENCE, || {
         others_go_on(bus);
@@ -117,7 +117,7 @@ fn heard(bus: &Bus, what: &[&str]) -> String {
     });
     harmful.kill();
     others_go_on(bus);
-    line.unwrap_or_else(|| panic!("{what:?} says nothing"))
+    line.unwrap_or_else(|| panic!("{what:?} prints nothing"))
 }
 
 /// Each test checks afterwards that the daemon exits in time.
@@ -166,7 +166,7 @@ fn objects_without_end_are_forgotten_with_their_owner(bus: &Bus) {
     suffered(bus, &["handle-flood"]);
 }
 
-fn death_notifications_without_end_are_their_askers_affair(bus: &Bus) {
+fn unbounded_death_notifications_are_charged_to_the_requester(bus: &Bus) {
     let _manager = manager(bus);
     suffered(bus, &["death-flood"]);
 }
@@ -191,7 +191,7 @@ fn opens_without_end_are_refused(bus: &Bus) {
     assert!(closed.is_some(), "{:?}", bus.status());
 }
 
-fn a_child_that_uses_its_parents_open_disturbs_nobody(bus: &Bus) {
+fn a_child_that_uses_its_parents_open_does_not_affect_others(bus: &Bus) {
     let _manager = manager(bus);
     suffered(bus, &["fork"]);
 }
@@ -203,7 +203,7 @@ fn a_client_becomes_another_program_in_the_middle_of_its_calls(bus: &Bus) {
     }
 }
 
-fn clients_stopped_and_continued_at_random_hold_up_nobody(bus: &Bus) {
+fn clients_stopped_and_continued_at_random_do_not_delay_others(bus: &Bus) {
     let seed = Random::fresh_seed();
     println!("seed {seed}");
     let mut random = Random::new(seed);
@@ -233,7 +233,7 @@ fn clients_stopped_and_continued_at_random_hold_up_nobody(bus: &Bus) {
     }
 }
 
-fn a_thread_with_the_number_of_a_dead_one_inherits_nothing(bus: &Bus) {
+fn a_thread_that_reuses_the_tid_of_an_exited_one_inherits_nothing(bus: &Bus) {
     let mut reuser = peer(bus, &["same-tid"]);
     let client = open(bus);
     let mut session = Session::new(&client);

@@ -14,7 +14,7 @@ use rustix::process::geteuid;
 use tempfile::TempDir;
 
 /// An ordinary user.
-const SOMEBODY: u32 = 1234;
+const USER: u32 = 1234;
 
 fn obstacle() -> Option<String> {
     if !geteuid().is_root() {
@@ -48,7 +48,7 @@ impl Folders {
         for made in [&sbin, &run, &dir] {
             std::fs::create_dir(made).unwrap();
         }
-        chown(&dir, Some(SOMEBODY), Some(SOMEBODY)).unwrap();
+        chown(&dir, Some(USER), Some(USER)).unwrap();
         Self { folder, sbin, run, dir }
     }
 
@@ -118,12 +118,12 @@ const UNMOUNT: &str = "umount $dir; n=0; \
 fn mount_8_mounts_a_bus_and_umount_ends_its_daemon() {
     let script = "mount -t binder binder $dir; ls $dir; \
                   ls /run/headroom/binderd@*";
-    let said = check(&format!("{script}; {UNMOUNT}"));
-    if !said.is_empty() {
+    let output = check(&format!("{script}; {UNMOUNT}"));
+    if !output.is_empty() {
         let expected = "binder\nbinder-control\nfeatures\nhwbinder\nvndbinder\n";
-        assert!(said.starts_with(expected), "{said}");
-        assert!(said.contains("binderd-root.sock\nbinderd.log\nbinderd.sock\n"), "{said}");
-        assert!(said.ends_with("unmounted\n"), "{said}");
+        assert!(output.starts_with(expected), "{output}");
+        assert!(output.contains("binderd-root.sock\nbinderd.log\nbinderd.sock\n"), "{output}");
+        assert!(output.ends_with("unmounted\n"), "{output}");
     }
 }
 
@@ -131,8 +131,8 @@ fn mount_8_mounts_a_bus_and_umount_ends_its_daemon() {
 fn mount_options_are_those_of_binderfs() {
     let script =
         "mount -t binder -o max=3,stats=global,nosuid binder $dir; cat $dir/binder_logs/state";
-    let said = check(&format!("{script}; {UNMOUNT}"));
-    assert!(said.is_empty() || said == "binder state:\nunmounted\n", "{said}");
+    let output = check(&format!("{script}; {UNMOUNT}"));
+    assert!(output.is_empty() || output == "binder state:\nunmounted\n", "{output}");
 }
 
 #[test]
@@ -140,12 +140,12 @@ fn two_mounts_are_two_buses() {
     let script = "mkdir $dir/a $dir/b; \
                   mount -t binder binder $dir/a; mount -t binder binder $dir/b; \
                   rm $dir/a/hwbinder; ls $dir/b; umount $dir/a; ls $dir/b/hwbinder; umount $dir/b";
-    let said = check(script);
-    assert!(said.is_empty() || said.contains("hwbinder\nvndbinder\n"), "{said}");
+    let output = check(script);
+    assert!(output.is_empty() || output.contains("hwbinder\nvndbinder\n"), "{output}");
 }
 
 #[test]
-fn a_mount_that_fails_says_why() {
+fn a_failed_mount_reports_the_reason() {
     for (script, complaint) in [
         ("mount -t binder -o max=2 binder $dir", "too many devices"),
         ("mount -t binder -o size=1m binder $dir", "unknown option \"size=1m\""),
@@ -179,13 +179,13 @@ fn expect_bus_of_ordinary_user(variable: &str, end: End) {
     let client = folders.copy(&test_support::programs::built("e2e", "bus_client"));
     let runtime = folders.folder.path().join("runtime");
     std::fs::create_dir(&runtime).unwrap();
-    chown(&runtime, Some(SOMEBODY), Some(SOMEBODY)).unwrap();
+    chown(&runtime, Some(USER), Some(USER)).unwrap();
     let end = match end {
         End::Unmount => "umount $dir; mountpoint -q $dir && exit 9; true",
         End::Namespace => "true",
     };
     let script = format!(
-        "export dir; exec setpriv --reuid {SOMEBODY} --regid {SOMEBODY} --clear-groups env \
+        "export dir; exec setpriv --reuid {USER} --regid {USER} --clear-groups env \
          -u XDG_RUNTIME_DIR {variable}={runtime} unshare -Urm sh -ec '\
          mount -t binder binder $dir; {client} call-echo $dir/binder; ls {runtime}/*; {end}'",
         runtime = runtime.display(),

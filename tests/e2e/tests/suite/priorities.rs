@@ -11,9 +11,9 @@ crate::both_mappings! {
     a_call_is_served_with_the_nice_value_of_its_caller
     a_call_does_not_raise_a_server_above_what_it_may_have
     a_node_that_inherits_real_time_is_served_at_its_callers_policy_and_priority
-    a_node_that_does_not_ask_for_real_time_is_served_without
+    a_node_without_the_inherit_flag_is_not_served_at_real_time
     a_node_with_a_real_time_minimum_is_served_with_it
-    a_server_that_may_not_run_at_real_time_is_not_and_that_is_said
+    a_server_without_real_time_permission_keeps_its_policy_with_a_warning
     a_thread_that_leaves_in_the_middle_of_a_call_has_its_own_priority_back
 }
 
@@ -140,7 +140,7 @@ fn a_node_that_inherits_real_time_is_served_at_its_callers_policy_and_priority(b
     expect_own(&service, own);
 }
 
-fn a_node_that_does_not_ask_for_real_time_is_served_without(bus: &Bus) {
+fn a_node_without_the_inherit_flag_is_not_served_at_real_time(bus: &Bus) {
     if !may_raise() {
         return;
     }
@@ -165,7 +165,7 @@ fn a_node_with_a_real_time_minimum_is_served_with_it(bus: &Bus) {
     expect_own(&service, own);
 }
 
-fn a_server_that_may_not_run_at_real_time_is_not_and_that_is_said(bus: &Bus) {
+fn a_server_without_real_time_permission_keeps_its_policy_with_a_warning(bus: &Bus) {
     if !may_raise() {
         return;
     }
@@ -176,8 +176,8 @@ fn a_server_that_may_not_run_at_real_time_is_not_and_that_is_said(bus: &Bus) {
         assert_eq!(seen, Seen::nice(11), "it has the nice value all the same");
         expect_own(&service, own);
     }
-    let said = bus.log().matches("may not run at real-time priority").count();
-    assert_eq!(said, 1, "{}", bus.log());
+    let warnings = bus.log().matches("may not run at real-time priority").count();
+    assert_eq!(warnings, 1, "{}", bus.log());
 }
 
 fn a_thread_that_leaves_in_the_middle_of_a_call_has_its_own_priority_back(bus: &Bus) {

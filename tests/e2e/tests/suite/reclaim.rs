@@ -11,7 +11,7 @@ use crate::support::{expect_echo, find, manager, open, peer};
 
 crate::both_mappings! {
     two_hundred_idle_clients_give_their_memory_back_and_go_on
-    what_is_in_use_stays_when_all_that_is_idle_goes
+    buffers_in_use_stay_when_idle_memory_is_reclaimed
     only_root_may_have_memory_given_back
     shared_mappings_that_their_clients_modify_do_not_delay_the_reclaim
 }
@@ -28,7 +28,7 @@ fn status(bus: &Bus) -> Status {
 fn reclaim(bus: &Bus) -> u64 {
     let mut all = 0;
     loop {
-        match bus.ask(Request::Reclaim { pages: u64::MAX }).unwrap() {
+        match bus.request(Request::Reclaim { pages: u64::MAX }).unwrap() {
             Reply::Reclaimed { pages: 0, .. } => return all,
             Reply::Reclaimed { pages, .. } => {
                 assert!(pages <= 64, "{pages} pages in one go: others wait that long");
@@ -76,7 +76,7 @@ fn two_hundred_idle_clients_give_their_memory_back_and_go_on(bus: &Bus) {
     }
 }
 
-fn what_is_in_use_stays_when_all_that_is_idle_goes(bus: &Bus) {
+fn buffers_in_use_stay_when_idle_memory_is_reclaimed(bus: &Bus) {
     let _manager = manager(bus);
     let _service = peer(bus, &["echo", "echo"]);
     let client = open(bus);
@@ -153,7 +153,7 @@ fn only_root_may_have_memory_given_back(bus: &Bus) {
 
 /// On a separate bus, with a daemon for which memory is always short.
 #[test]
-fn a_machine_that_is_short_of_memory_gets_idle_buffers_back_unasked() {
+fn idle_buffers_are_reclaimed_when_memory_is_short() {
     let started = Bus::start_with(e2e::Mapping::Auto, |command| {
         command.args(["--low-memory", "100"]);
     });

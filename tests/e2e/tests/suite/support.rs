@@ -48,7 +48,7 @@ pub fn publish(bus: &Bus, name: &str, options: &Options) -> Client {
 /// Looks up a published object; returns its handle, with a reference.
 pub fn find(session: &mut Session<'_>, name: &str) -> u32 {
     let found = registry::find(session, name).unwrap();
-    found.unwrap_or_else(|| panic!("nobody published {name}"))
+    found.unwrap_or_else(|| panic!("no process published {name}"))
 }
 
 /// Calls an echoing object and checks the reply.

@@ -8,13 +8,13 @@ use crate::support::{CALL, expect_echo, manager, open};
 
 crate::both_mappings! {
     calls_are_traced_with_their_ends_sizes_and_outcomes
-    a_reader_that_comes_too_late_hears_how_much_it_missed
-    a_filter_lets_through_what_is_asked_for
+    a_late_reader_gets_the_number_of_missed_events
+    a_filter_selects_the_requested_events
     commands_are_counted
 }
 
 fn read(bus: &Bus, from: Option<u64>, filter: TraceFilter) -> (Vec<Call>, u64, u64) {
-    match bus.ask(Request::Trace { from, filter }).unwrap() {
+    match bus.request(Request::Trace { from, filter }).unwrap() {
         Reply::Trace { calls, next, lost } => (calls, next, lost),
         other => panic!("{other:?}"),
     }
@@ -39,7 +39,7 @@ fn calls_are_traced_with_their_ends_sizes_and_outcomes(bus: &Bus) {
     let client = open(bus);
     let mut session = Session::new(&client);
     let (none, from, _) = read(bus, None, TraceFilter::default());
-    assert_eq!(none, [], "nothing was traced before somebody asked");
+    assert_eq!(none, [], "nothing was traced before the first request");
     expect_echo(&mut session, 0, &[1; 100]);
     session.oneway(0, 7, Payload::bytes(b"one way")).unwrap();
     let refused = session.call(4711, CALL, Payload::default()).map(drop);
@@ -62,7 +62,7 @@ fn calls_are_traced_with_their_ends_sizes_and_outcomes(bus: &Bus) {
     assert_eq!((refused.outcome, refused.errno), (Outcome::Failed, -libc::EINVAL));
 }
 
-fn a_reader_that_comes_too_late_hears_how_much_it_missed(bus: &Bus) {
+fn a_late_reader_gets_the_number_of_missed_events(bus: &Bus) {
     const REFUSED: u64 = 17_000;
     let client = open(bus);
     let mut session = Session::new(&client);
@@ -81,7 +81,7 @@ fn a_reader_that_comes_too_late_hears_how_much_it_missed(bus: &Bus) {
     assert!(missed > 0 && calls.len() == 16_384, "{} read, {missed} missed", calls.len());
 }
 
-fn a_filter_lets_through_what_is_asked_for(bus: &Bus) {
+fn a_filter_selects_the_requested_events(bus: &Bus) {
     let manager = manager(bus);
     let client = open(bus);
     let mut session = Session::new(&client);
@@ -104,7 +104,7 @@ fn a_filter_lets_through_what_is_asked_for(bus: &Bus) {
 
 fn commands_are_counted(bus: &Bus) {
     let _manager = manager(bus);
-    let count = || match bus.ask(Request::Stat).unwrap() {
+    let count = || match bus.request(Request::Stat).unwrap() {
         Reply::Stat { commands, .. } => {
             commands.iter().find(|(name, _)| name == "BC_TRANSACTION").unwrap().1
         }

@@ -270,7 +270,7 @@ mod tests {
         );
         let mut dropped = call();
         (dropped.waited_ns, dropped.to) = (None, None);
-        assert_eq!(super::events(&dropped).len(), 2, "a call that nobody took has its caller only");
+        assert_eq!(super::events(&dropped).len(), 2, "an undelivered call has its caller only");
     }
 
     #[test]

@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_missing_capability_says_what_is_lost_and_what_to_do() {
+    fn a_missing_capability_is_reported_with_its_effect_and_remedy() {
         let check = Check::new("FUSE", Err("no /dev/fuse".into()), "everything", "modprobe fuse")
             .needed_by("headroom-binderd");
         let mut text = String::new();
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_disables_nothing() {
+    fn present_capabilities_disable_nothing() {
         let check = Check::new("FUSE", Ok("opens".into()), "everything", "modprobe fuse");
         let check = check.needed_by("headroom-binderd");
         assert!(check.present && check.disables.is_none() && check.lost.is_empty());

@@ -76,6 +76,6 @@ mod tests {
         assert!(descends(&all, 4, 2));
         assert!(!descends(&all, 5, 2));
         assert!(!descends(&all, 6, 2), "a circle ends");
-        assert!(!descends(&all, 2, 2), "nobody descends from itself");
+        assert!(!descends(&all, 2, 2), "no process descends from itself");
     }
 }

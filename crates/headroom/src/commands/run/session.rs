@@ -86,7 +86,7 @@ impl Cast {
     }
 
     /// Reports once which processes have exited although the command needs them.
-    fn mourn(&mut self) {
+    fn report_exits(&mut self) {
         if self.daemon_exit_reported {
             return;
         }
@@ -165,7 +165,7 @@ impl Session<'_> {
 
     /// Makes this process die with `headroom run`, and makes it the reaper of orphans.
     fn settle(&self, hangs_up: &OwnedFd) -> anyhow::Result<()> {
-        die_with_parent().context("cannot be told of the end of `headroom run`")?;
+        die_with_parent().context("cannot be notified of the end of `headroom run`")?;
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         let mut fds = [PollFd::new(hangs_up, PollFlags::IN)];
         if poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0) {
@@ -181,10 +181,10 @@ impl Session<'_> {
     }
 
     fn start_daemon(&self, cast: &mut Cast, mut command: Command) -> anyhow::Result<()> {
-        let (says_ready, ready) = pipe().context("cannot make a pipe")?;
+        let (ready_reader, ready_writer) = pipe().context("cannot make a pipe")?;
         command.args(["--mount", BUS, "--socket", SOCKET, "--session", "--stats", "global"]);
         command.args(["--devices", &self.options.devices.join(",")]);
-        command.args(["--ready-fd", &ready.as_raw_fd().to_string()]);
+        command.args(["--ready-fd", &ready_writer.as_raw_fd().to_string()]);
         if self.isolation.users {
             // The kernel permits passthrough to root only.
             command.args(["--mapping", "notify-store"]);
@@ -201,7 +201,7 @@ impl Session<'_> {
             trap.connect(&mut command);
             cast.trap = Some(trap);
         }
-        let (keep, inherited) = (self.isolation.users, ready.as_raw_fd());
+        let (keep, inherited) = (self.isolation.users, ready_writer.as_raw_fd());
         // SAFETY: system calls without allocation, on a descriptor that is open until the parent
         // has spawned.
         unsafe {
@@ -219,10 +219,12 @@ impl Session<'_> {
             .spawn()
             .with_context(|| format!("cannot start {}", command.get_program().display()))?;
         cast.daemon = Some(Running::new(programs::BINDERD, &child));
-        drop(ready);
+        drop(ready_writer);
         // The daemon writes one line when it is ready, or exits.
         let mut line = Vec::new();
-        std::fs::File::from(says_ready).read_to_end(&mut line).context("cannot hear the daemon")?;
+        std::fs::File::from(ready_reader)
+            .read_to_end(&mut line)
+            .context("cannot read from the daemon")?;
         if line.is_empty() {
             bail!("there is no bus: headroom-binderd did not come up");
         }
@@ -295,7 +297,7 @@ impl Session<'_> {
                     command.signal(taken.signal);
                 }
             }
-            cast.mourn();
+            cast.report_exits();
             if let Some(ended) = cast.command.as_ref().and_then(|command| command.ended) {
                 return exit_code::of(ended);
             }
@@ -328,7 +330,7 @@ impl Session<'_> {
         let ended = cast.daemon.as_ref().and_then(|daemon| daemon.ended);
         if cast.command.is_some() && ended.is_some_and(|ended| !ended.success()) {
             cast.manager = None;
-            cast.mourn();
+            cast.report_exits();
         }
     }
 

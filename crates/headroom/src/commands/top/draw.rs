@@ -317,7 +317,7 @@ pub mod tests {
 headroom-oomd 0.1.0: BPF notifier, 3 users with a limit, 3 kills
 memory  [||||||||||||||||||||||||||||          ] 4.0 GiB available of 16.0 GiB
 swap    none
-stalled not told by this kernel
+stalled not reported by this kernel
 
 USER                    USED       LIMIT  OF THE LIMIT            \
 TIME TO LIMIT         GROWTH      LEASED        PEAK
@@ -353,7 +353,7 @@ q quit  s sort  l limit  c clear  ? help   by share of the limit; 1 of 3";
     }
 
     #[test]
-    fn colours_say_who_is_near_and_are_left_out_where_they_are_not_wanted() {
+    fn colours_mark_users_near_their_limit_and_can_be_disabled() {
         let colours = |look: Look| {
             let mut view = view();
             view.look = look;
@@ -368,15 +368,15 @@ q quit  s sort  l limit  c clear  ? help   by share of the limit; 1 of 3";
     }
 
     #[test]
-    fn a_lost_daemon_a_prompt_and_a_complaint_are_seen() {
+    fn a_lost_daemon_a_prompt_and_an_error_are_shown() {
         let mut view = view();
-        view.lost("cannot ask headroom-oomd".into());
+        view.lost("cannot query headroom-oomd".into());
         view.mode =
             Mode::Limit { account: AccountRef::user(Uid(4_000_000_001)), input: "51".into() };
         let (lines, _) = frame(&mut view, 80, 14);
-        assert_eq!(lines[4], "as it was: cannot ask headroom-oomd");
+        assert_eq!(lines[4], "as it was: cannot query headroom-oomd");
         assert_eq!(lines[13], "limit of 4000000001 (512M, 1.5G): 51_");
-        view.say(Err("'51x' is not a size".into()));
+        view.set_message(Err("'51x' is not a size".into()));
         assert_eq!(frame(&mut view, 80, 14).0[13], "'51x' is not a size  > 51");
         view.mode = Mode::Help;
         let text = frame(&mut view, 80, 14).0.join("\n");

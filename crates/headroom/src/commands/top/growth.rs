@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn only_who_grows_soon_enough_has_a_forecast() {
+    fn only_growing_users_have_a_forecast() {
         assert_eq!(forecast(100, 10), Some(10));
         assert_eq!(forecast(100, 0), None);
         assert_eq!(forecast(100, -10), None);

@@ -69,9 +69,11 @@ fn interact(
             match collector.news.try_recv() {
                 Ok(News::Snapshot(snapshot)) => view.update(*snapshot),
                 Ok(News::Lost(complaint)) => view.lost(complaint),
-                Ok(News::Done(message)) => view.say(message),
+                Ok(News::Done(message)) => view.set_message(message),
                 Err(TryRecvError::Empty) => break,
-                Err(TryRecvError::Disconnected) => anyhow::bail!("nobody asks the daemon any more"),
+                Err(TryRecvError::Disconnected) => {
+                    anyhow::bail!("the thread that queries the daemon has exited")
+                }
             }
             drawn = None;
         }
@@ -131,7 +133,9 @@ fn next(collector: &Collector) -> anyhow::Result<Snapshot> {
             Ok(News::Snapshot(snapshot)) => return Ok(*snapshot),
             Ok(News::Lost(complaint)) => anyhow::bail!(complaint),
             Ok(News::Done(_)) | Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => anyhow::bail!("nobody asks the daemon any more"),
+            Err(RecvTimeoutError::Disconnected) => {
+                anyhow::bail!("the thread that queries the daemon has exited")
+            }
         }
     }
 }

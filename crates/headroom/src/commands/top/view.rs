@@ -201,7 +201,7 @@ impl View {
     }
 
     /// Records the result of a request.
-    pub fn say(&mut self, message: Result<String, String>) {
+    pub fn set_message(&mut self, message: Result<String, String>) {
         self.message = Some(message);
     }
 
@@ -429,7 +429,7 @@ pub mod tests {
     }
 
     #[test]
-    fn users_are_sorted_by_what_the_key_says() {
+    fn users_are_sorted_by_the_selected_key() {
         let users = [(4_000_000_001, 50, 100), (4_000_000_002, 60, 1000), (4_000_000_003, 1, 10)];
         let mut view = View::new(snapshot(&users), Look::Colored);
         let short = |view: &View| uids(view).iter().map(|u| u % 10).collect::<Vec<_>>();
@@ -471,7 +471,7 @@ pub mod tests {
     }
 
     #[test]
-    fn a_prompt_sets_a_limit_or_says_what_is_wrong() {
+    fn a_prompt_sets_a_limit_or_reports_the_error() {
         let mut view = View::new(snapshot(&[(7, 50, 100)]), Look::Colored);
         let set = |uid, hard_bytes| {
             let account = AccountRef::user(Uid(uid));

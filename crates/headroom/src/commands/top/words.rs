@@ -136,7 +136,7 @@ pub fn swap_text(memory: &Meminfo) -> String {
 
 /// Text for the time that tasks wait for memory.
 pub fn stall_text(snapshot: &Snapshot) -> String {
-    let Some(pressure) = snapshot.pressure else { return "not told by this kernel".to_owned() };
+    let Some(pressure) = snapshot.pressure else { return "not reported by this kernel".to_owned() };
     let share = |averages: Option<Averages>| averages.map_or(0.0, |averages| averages.avg10);
     let (some, all) = (share(pressure.some), share(pressure.full));
     format!("some {some:.1} %, all {all:.1} % of the last 10 s")

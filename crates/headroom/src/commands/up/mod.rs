@@ -56,7 +56,7 @@ pub fn up(globals: &Globals, options: &Up) -> anyhow::Result<ExitCode> {
     let clean = stop(&mut daemons, &signals);
     sweep(&daemons, globals, options);
     outcome?;
-    watch::say("headroom", if clean { "stopped" } else { "stopped, but not cleanly" });
+    watch::print_line("headroom", if clean { "stopped" } else { "stopped, but not cleanly" });
     Ok(if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -160,7 +160,7 @@ fn supervise(
         }
         if !all_ready && daemons.iter().all(|daemon| daemon.ready.is_set()) {
             all_ready = true;
-            watch::say("headroom", &ready_line(globals));
+            watch::print_line("headroom", &ready_line(globals));
         }
     }
 }
@@ -185,7 +185,7 @@ fn stop(daemons: &mut [Daemon], signals: &BlockedSignals) -> bool {
         if start.elapsed() > STOP_PATIENCE {
             for daemon in daemons.iter_mut().filter(|daemon| daemon.ended.is_none()) {
                 output::warn(format_args!(
-                    "{} did not stop within {} s and is killed; `headroom doctor` tells \
+                    "{} did not stop within {} s and is killed; `headroom doctor` has \
                      what it left",
                     daemon.name,
                     STOP_PATIENCE.as_secs()
@@ -213,7 +213,9 @@ fn sweep(daemons: &[Daemon], globals: &Globals, options: &Up) {
         // Only a mount without a server returns this error.
         if rustix::fs::statfs(&options.mount).err() == Some(Errno::NOTCONN) {
             match unmount(&options.mount, UnmountFlags::DETACH) {
-                Ok(()) => watch::say(BINDER, &format!("unmounted {}", options.mount.display())),
+                Ok(()) => {
+                    watch::print_line(BINDER, &format!("unmounted {}", options.mount.display()))
+                }
                 Err(errno) => {
                     output::warn(format_args!(
                         "cannot unmount {}: {errno}",

@@ -13,7 +13,7 @@ use crate::helpers::{client, decision, output, status_line};
 /// Interval of the requests to a daemon.
 const INTERVAL: Duration = Duration::from_millis(300);
 /// Maximum of kills that are printed per interval, one line each.
-const KILLS_TOLD: u32 = 16;
+const MAX_KILLS_PRINTED: u32 = 16;
 
 /// Set once the daemon has answered.
 #[derive(Clone, Default)]
@@ -93,14 +93,14 @@ impl Watcher {
 
     fn print_changes(&self, name: &str, last: Option<&News>, news: &News) {
         if last.is_none_or(|last| last.key != news.key) {
-            say(name, &news.line);
+            print_line(name, &news.line);
         }
         let kills = news.kills.saturating_sub(last.map_or(0, |last| last.kills));
         if kills > 0 {
-            let number = u32::try_from(kills).unwrap_or(u32::MAX).min(KILLS_TOLD);
+            let number = u32::try_from(kills).unwrap_or(u32::MAX).min(MAX_KILLS_PRINTED);
             let records = client::records(&self.socket, number).unwrap_or_default();
             for record in records.iter().rev() {
-                say(
+                print_line(
                     name,
                     &format!("{}; see `headroom why {}`", decision::headline(record), record.id),
                 );
@@ -110,7 +110,7 @@ impl Watcher {
 }
 
 /// Prints a line under a daemon's name.
-pub fn say(name: &str, text: &str) {
+pub fn print_line(name: &str, text: &str) {
     // A closed output is not a reason to stop the daemons.
     let _ = output::print(&format!("{name:<9} {text}\n"));
 }

@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn without_swap_a_size_of_it_says_nothing() {
+    fn a_size_of_swap_is_ignored_without_swap() {
         let machine = Machine { swap_kib: 0, ..MACHINE };
         assert_eq!(lines_on(machine, "-S 1000").unwrap(), [] as [&str; 0]);
         assert_eq!(lines_on(machine, "-S 1000 -s 5").unwrap(), ["swap-hard=2.5%", "swap-soft=5%"]);

@@ -20,17 +20,17 @@ const BYTES: usize = PLACES * size_of::<AtomicU64>();
 
 /// One id per listener thread: the call that it received last.
 #[derive(Debug)]
-pub struct InHand {
+pub struct HeldCalls {
     memory: OwnedFd,
     places: NonNull<[AtomicU64; PLACES]>,
 }
 
 // SAFETY: the memory holds only atomic integers, and stays mapped for the life of this value.
-unsafe impl Send for InHand {}
+unsafe impl Send for HeldCalls {}
 // SAFETY: as above.
-unsafe impl Sync for InHand {}
+unsafe impl Sync for HeldCalls {}
 
-impl InHand {
+impl HeldCalls {
     /// Creates a record without any call.
     pub fn new() -> io::Result<Self> {
         let memory =
@@ -82,13 +82,13 @@ impl InHand {
     }
 }
 
-impl AsFd for InHand {
+impl AsFd for HeldCalls {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.memory.as_fd()
     }
 }
 
-impl Drop for InHand {
+impl Drop for HeldCalls {
     fn drop(&mut self) {
         // SAFETY: our own mapping, to which no reference is left.
         let _ = unsafe { munmap(self.places.as_ptr().cast(), BYTES) };
@@ -100,16 +100,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calls_around_the_latest_are_suspected_whoever_noted_it() {
-        let in_hand = InHand::new().unwrap();
-        assert_eq!(in_hand.suspects().count(), 0);
+    fn calls_around_the_latest_are_suspected_from_any_thread() {
+        let held_calls = HeldCalls::new().unwrap();
+        assert_eq!(held_calls.suspects().count(), 0);
         let latest = 1 << 60;
-        in_hand.note(3, latest);
-        in_hand.note(0, latest - 40_000);
-        let suspected = |id| in_hand.suspects().any(|suspect| suspect == id);
+        held_calls.note(3, latest);
+        held_calls.note(0, latest - 40_000);
+        let suspected = |id| held_calls.suspects().any(|suspect| suspect == id);
         assert!(suspected(latest) && suspected(latest + 2), "the next ones");
         assert!(suspected(latest - 90_000), "and one that waited");
-        in_hand.note(1, u64::MAX);
+        held_calls.note(1, u64::MAX);
         assert!(suspected(u64::MAX));
     }
 }
