@@ -229,7 +229,7 @@ fn count_victims(board: &Board, children: &[Child], first: Option<u32>) -> usize
 fn evaluate(board: &Board, children: &[Child], why: &Why, victims: usize) -> Result<Run> {
     let victim = why.victim.as_ref().with_context(|| format!("no victim: {why:?}"))?;
     let known = children.iter().any(|child| child.pid() == victim.pid);
-    anyhow::ensure!(known, "a stranger died: {why:?}");
+    anyhow::ensure!(known, "another process was killed: {why:?}");
     let signal_us = why.decide_micros.unwrap_or_default();
     // The record has the time of the signal on the realtime clock, the board on the monotonic one.
     let offset_us = epoch_us() as i64 - (monotonic_ns() / 1000) as i64;

@@ -98,7 +98,7 @@ impl Drop for Chunk {
     }
 }
 
-fn eat(mib: u64, stop: &AtomicBool, full: impl FnOnce() -> Result<()>) -> Result<()> {
+fn hold_memory(mib: u64, stop: &AtomicBool, full: impl FnOnce() -> Result<()>) -> Result<()> {
     let mut chunks = VecDeque::new();
     for _ in 0..(mib << 20).div_ceil(CHUNK as u64) {
         let mut chunk = Chunk::new()?;
@@ -142,8 +142,8 @@ pub fn serve(mib: &str, core: &str) -> Result<()> {
         anyhow::ensure!(order? == "go", "an order out of turn");
         let stop = AtomicBool::new(false);
         let rest = thread::scope(|scope| {
-            let eater = scope.spawn(|| {
-                if let Err(error) = eat(mib, &stop, || write_line("full")) {
+            let holder = scope.spawn(|| {
+                if let Err(error) = hold_memory(mib, &stop, || write_line("full")) {
                     // The other thread waits for orders, and the parent for an answer.
                     write_line(&format!("{error:#}")).ok();
                     std::process::exit(1);
@@ -151,9 +151,9 @@ pub fn serve(mib: &str, core: &str) -> Result<()> {
             });
             let rest = orders.next();
             stop.store(true, Ordering::Relaxed);
-            eater.join().map(|()| rest)
+            holder.join().map(|()| rest)
         });
-        let rest = rest.map_err(|_| anyhow::anyhow!("the eater panicked"))?;
+        let rest = rest.map_err(|_| anyhow::anyhow!("the holder panicked"))?;
         match rest {
             Some(_) => write_line("empty")?,
             None => return Ok(()),

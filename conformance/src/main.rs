@@ -70,7 +70,7 @@ enum Job {
         reference: PathBuf,
         /// The one that is held against it.
         subject: PathBuf,
-        /// Differences that have a reason (TOML). More than one: what a later file says of a case
+        /// Differences that have a reason (TOML). Of several files with the same case, the last
         /// counts.
         #[arg(long, value_name = "FILE")]
         known: Vec<PathBuf>,

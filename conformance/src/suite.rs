@@ -74,9 +74,9 @@ fn wait_until_unmanaged(device: &Path) -> Result<()> {
     loop {
         let client = Client::open(device, &options)?;
         let mut session = Session::new(&client);
-        let nobody = Payload { data: &[], offsets: &[] };
-        match session.oneway(0, 0, nobody) {
-            Err(ClientError::DeadReply) if !blames_memory(&client) => return Ok(()),
+        let empty = Payload { data: &[], offsets: &[] };
+        match session.oneway(0, 0, empty) {
+            Err(ClientError::DeadReply) if !target_has_no_memory(&client) => return Ok(()),
             _ if Instant::now() < until => std::thread::sleep(Duration::from_millis(2)),
             other => bail!(
                 "{}: another process is its context manager (a call to handle 0 gave \
@@ -89,7 +89,7 @@ fn wait_until_unmanaged(device: &Path) -> Result<()> {
 
 /// Whether the last call failed because its target has no memory any more. Kernels before 6.0 do
 /// not report that.
-fn blames_memory(client: &Client) -> bool {
+fn target_has_no_memory(client: &Client) -> bool {
     client.extended_error().is_ok_and(|error| error.param == -libc::ESRCH)
 }
 

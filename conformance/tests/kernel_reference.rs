@@ -153,10 +153,10 @@ fn expect_reference(program: &Path, known: &[&str]) {
     let played = run(program, &["--device".as_ref(), daemon.mount.join("binder").as_os_str()]);
     drop(daemon);
     let log = fs::read_to_string(directory.path().join("binderd.log")).unwrap_or_default();
-    let said = String::from_utf8_lossy(&played.stderr);
+    let stderr = String::from_utf8_lossy(&played.stderr);
     assert!(
         played.status.success(),
-        "the suite could not be played: {said}\nthe daemon said:\n{log}"
+        "the suite could not be played: {stderr}\nlog of the daemon:\n{log}"
     );
 
     let transcript = directory.path().join("ours.txt");
@@ -168,8 +168,8 @@ fn expect_reference(program: &Path, known: &[&str]) {
     arguments.extend(lists.iter().flat_map(|list| ["--known".as_ref(), list.as_os_str()]));
     let compared = suite(&arguments);
     let findings = String::from_utf8_lossy(&compared.stdout);
-    let said = String::from_utf8_lossy(&compared.stderr);
-    assert!(compared.status.success(), "{findings}{said}");
+    let stderr = String::from_utf8_lossy(&compared.stderr);
+    assert!(compared.status.success(), "{findings}{stderr}");
     println!("{}", findings.lines().last().unwrap_or_default());
 }
 
@@ -187,9 +187,9 @@ fn every_case_of_the_suite_is_in_the_reference() {
 }
 
 #[test]
-fn a_device_that_is_none_is_an_error_that_says_so() {
+fn a_path_without_a_binder_device_is_named_in_the_error() {
     let played = suite(&["--device".as_ref(), "/dev/null".as_ref()]);
     assert_eq!(played.status.code(), Some(2));
-    let said = String::from_utf8_lossy(&played.stderr);
-    assert!(said.contains("/dev/null"), "{said}");
+    let stderr = String::from_utf8_lossy(&played.stderr);
+    assert!(stderr.contains("/dev/null"), "{stderr}");
 }

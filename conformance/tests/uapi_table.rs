@@ -60,7 +60,7 @@ fn tests() -> String {
 }
 
 #[test]
-fn every_row_says_yes_or_no_and_what_shows_it() {
+fn every_row_has_an_answer_and_evidence() {
     let (page, cases, tests) = (page(), cases(), tests());
     let rows = rows(&page);
     assert!(rows.len() > 50, "{} rows", rows.len());
@@ -100,7 +100,7 @@ fn every_ioctl_command_return_and_object_has_a_row() {
 }
 
 #[test]
-fn every_difference_from_the_kernels_driver_is_told() {
+fn every_difference_from_the_kernels_driver_is_documented() {
     let page = page();
     let named: BTreeSet<&str> = quoted(&page).collect();
     let differences = read(&Path::new(HERE).join("known-differences.toml"));

@@ -43,7 +43,7 @@ impl Clock {
             Self::Wall => "Real time on the machine named above.",
             Self::InstructionCount => {
                 "Virtual time in an emulated machine with one CPU: QEMU counts one nanosecond an \
-                 instruction. It compares code paths, and says nothing about caches or cores; not \
+                 instruction. It compares code paths, and does not measure caches or cores; not \
                  comparable with the wall clock."
             }
             Self::Emulated => {

@@ -75,7 +75,7 @@ const KNOWN: &[Metric] = &[
     metric("back_ms", "until all that is idle is given back, ms", Lower),
     metric("call_warm_us", "call into a warm buffer, median", Lower),
     metric("call_after_us", "the first call after its memory was taken, median", Lower),
-    metric("cpu_over_off", "CPU time while it watches over that while nobody does", One),
+    metric("cpu_over_off", "CPU time with the watcher over that without one", One),
     metric("events", "events a page touched, a fork, or a compiler run", Neither),
     metric("event_ns", "of an event, the measuring included, ns", Lower),
     metric("pages_over_at_kill", "pages above the limit at the kill", Lower),

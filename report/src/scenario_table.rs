@@ -118,7 +118,7 @@ fn died(set: &RunSet) -> Markup {
         @if killed.is_none() && !ended.is_empty() { div { "load: " (listed(&ended, set.len())) } }
         @if !others.is_empty() { div.wrong { (listed(&others, set.len())) } }
         @if lost > 0 { div.wrong { "the OOM daemon itself" (times(lost, set.len())) } }
-        @if killed.is_none() && ended.is_empty() && others.is_empty() && lost == 0 { "nobody" }
+        @if killed.is_none() && ended.is_empty() && others.is_empty() && lost == 0 { "none" }
     }
 }
 

@@ -88,7 +88,7 @@ pub const SECTIONS: [Section<'static>; 14] = [
     },
     Section {
         bench: "buffers",
-        title: "Receive buffers that nobody uses",
+        title: "Unused receive buffers",
         reading: "What the daemon keeps for each idle open, and how fast and how much of idle \
                   clients' warm buffers goes back when memory is short; less, faster, and all of \
                   it are better.",
@@ -102,8 +102,8 @@ pub const SECTIONS: [Section<'static>; 14] = [
     Section {
         bench: "notifier",
         title: "Cost of the memory notifier",
-        reading: "The same work while somebody watches it and while nobody does; CPU time over \
-                  that of nobody, nearer to 1 is better. Beside ours: one that looks at all \
+        reading: "The same work with and without a watcher; CPU time over \
+                  that without one, nearer to 1 is better. Beside ours: one that looks at all \
                   processes at every event, and one that does five times a second. With no limit \
                   set ours is not attached: what is left is how exact the measurement is.",
         tables: &[
@@ -251,7 +251,7 @@ fn markup(anchor: &str, section: &Section<'_>, figures: &Figures, sets: &[RunSet
                 @if ![scenario::BENCH, "conformance"].contains(&bench) { (clock_head(clock)) }
                 @if sets.is_empty() { (body(&view, tables)) } @else {
                     p.clock { strong { "Clock." } " Real time inside the emulated machine, many \
-                        times slower than hardware; a run whose observer came late says more about \
+                        times slower than hardware; a run whose observer came late measures rather \
                         the host." }
                     (scenario_table::render(sets))
                     (all_figures(&view))

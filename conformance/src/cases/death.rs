@@ -213,9 +213,9 @@ fn many_nodes(s: &Stage) -> Outcome {
 fn two_watchers(s: &Stage) -> Outcome {
     let (m, p, handle) = watched(s)?;
     let q = client(s)?;
-    let hers = pass_on(s, &m, handle, &q)?;
+    let q_handle = pass_on(s, &m, handle, &q)?;
     m.write(&[request(handle, 1)])?;
-    q.write(&[request(hers, 2)])?;
+    q.write(&[request(q_handle, 2)])?;
     die(&p, &m)?;
     m.read()?;
     q.read()?;

@@ -33,10 +33,10 @@ fn frozen(s: &Stage) -> Result<(Peer, Peer), Stop> {
 
 fn unknown_pid(s: &Stage) -> Outcome {
     let p = client(s)?;
-    let stranger = s.process()?;
-    p.freeze(&stranger, 1, 0)?;
-    p.freeze(&stranger, 0, 0)?;
-    p.frozen_info(&stranger)
+    let unrelated = s.process()?;
+    p.freeze(&unrelated, 1, 0)?;
+    p.freeze(&unrelated, 0, 0)?;
+    p.frozen_info(&unrelated)
 }
 
 fn sync_call(s: &Stage) -> Outcome {

@@ -69,10 +69,10 @@ fn to_a_third(s: &Stage) -> Outcome {
     let (m, p) = pair(s)?;
     let q = client(s)?;
     let handle = introduce(s, &p, &m, NODE)?;
-    let hers = pass_on(s, &m, handle, &q)?;
+    let q_handle = pass_on(s, &m, handle, &q)?;
     m.write(&[Command::Release(handle)])?;
     p.drain()?;
-    q.send(&Tx::to(hers, 5).data(b"direct"))?;
+    q.send(&Tx::to(q_handle, 5).data(b"direct"))?;
     p.receive()?;
     p.reply(&Tx::new().data(b"here"))?;
     q.read()?;

@@ -157,8 +157,8 @@ fn second_open(s: &Stage) -> Outcome {
     m.receive()?;
     m.reply(&Tx::new().object(crate::transaction::remote(handle)))?;
     let reply = other.receive()?;
-    let hers = other.handle_in(&reply, 0)?;
-    other.send(&Tx::to(hers, 2).data(b"to myself"))?;
+    let other_handle = other.handle_in(&reply, 0)?;
+    other.send(&Tx::to(other_handle, 2).data(b"to myself"))?;
     p.receive()?;
     p.reply(&Tx::new().data(b"from myself"))?;
     other.read()?;

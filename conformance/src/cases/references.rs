@@ -203,11 +203,11 @@ fn two_holders(s: &Stage) -> Outcome {
     let (m, p) = pair(s)?;
     let q = client(s)?;
     let handle = introduce(s, &p, &m, NODE)?;
-    let hers = pass_on(s, &m, handle, &q)?;
+    let q_handle = pass_on(s, &m, handle, &q)?;
     p.read()?;
     m.write(&[Command::Release(handle)])?;
     p.read()?;
-    q.write(&[Command::Release(hers)])?;
+    q.write(&[Command::Release(q_handle)])?;
     p.read()?;
     Ok(())
 }

@@ -66,16 +66,16 @@ fn nested_other(s: &Stage) -> Outcome {
     s.note("an unrelated call goes to the free thread");
     let q = client(s)?;
     let m2 = m.new_thread()?;
-    let hers = s.quietly(|| {
+    let q_handle = s.quietly(|| {
         q.post(&Tx::to(0, 2))?;
         m2.receive()?;
         m2.reply(&Tx::new().object(crate::transaction::remote(handle)))?;
         let reply = q.receive()?;
-        let hers = q.handle_in(&reply, 0)?;
-        q.write(&[Command::Acquire(hers)])?;
-        Ok(hers)
+        let q_handle = q.handle_in(&reply, 0)?;
+        q.write(&[Command::Acquire(q_handle)])?;
+        Ok(q_handle)
     })?;
-    q.post(&Tx::to(hers, 3).data(b"unrelated"))?;
+    q.post(&Tx::to(q_handle, 3).data(b"unrelated"))?;
     p.read()?;
     t.read()?;
     Ok(())

@@ -96,20 +96,20 @@ impl Peer {
     }
 
     /// `BINDER_FREEZE` of another peer's process.
-    pub fn freeze(&self, whom: &Peer, enable: u32, timeout_ms: u32) -> Result<i32, Stop> {
-        let info = BinderFreezeInfo { pid: whom.pid(), enable, timeout_ms };
-        let name = format!("BINDER_FREEZE {} enable={enable} timeout={timeout_ms}", whom.label);
+    pub fn freeze(&self, target: &Peer, enable: u32, timeout_ms: u32) -> Result<i32, Stop> {
+        let info = BinderFreezeInfo { pid: target.pid(), enable, timeout_ms };
+        let name = format!("BINDER_FREEZE {} enable={enable} timeout={timeout_ms}", target.label);
         Ok(self.ioctl(&name, BINDER_FREEZE, info)?.0)
     }
 
     /// Starts a `BINDER_FREEZE` that waits for pending calls; [`Self::finish_freeze`] waits for its
     /// result.
-    pub fn start_freeze(&self, whom: &Peer, timeout_ms: u32) -> Outcome {
-        let info = BinderFreezeInfo { pid: whom.pid(), enable: 1, timeout_ms };
+    pub fn start_freeze(&self, target: &Peer, timeout_ms: u32) -> Outcome {
+        let info = BinderFreezeInfo { pid: target.pid(), enable: 1, timeout_ms };
         let at = self.arena().place(info.as_bytes());
         let arguments = [self.fd() as u64, BINDER_FREEZE.into(), at, 0, 0, 0];
         self.process.order(self.thread, Order::Call(libc::SYS_ioctl, arguments))?;
-        self.log(format!("BINDER_FREEZE {} enable=1 timeout={timeout_ms}", whom.label));
+        self.log(format!("BINDER_FREEZE {} enable=1 timeout={timeout_ms}", target.label));
         match self.wait(self.shared.patience.blocks)? {
             None => self.log("... blocks"),
             Some(result) => {
@@ -129,9 +129,9 @@ impl Peer {
     }
 
     /// `BINDER_GET_FROZEN_INFO` of another peer's process.
-    pub fn frozen_info(&self, whom: &Peer) -> Outcome {
-        let argument = BinderFrozenStatusInfo { pid: whom.pid(), ..Default::default() };
-        let name = format!("BINDER_GET_FROZEN_INFO {}", whom.label);
+    pub fn frozen_info(&self, target: &Peer) -> Outcome {
+        let argument = BinderFrozenStatusInfo { pid: target.pid(), ..Default::default() };
+        let name = format!("BINDER_GET_FROZEN_INFO {}", target.label);
         let (errno, info) = self.ioctl(&name, BINDER_GET_FROZEN_INFO, argument)?;
         if errno == 0 {
             self.log(format!("  sync={:#x} async={:#x}", info.sync_recv, info.async_recv));

@@ -68,7 +68,7 @@ pub enum Error {
     /// Root privileges are missing, and an unprivileged mount is not possible either.
     #[error(
         "only root can mount here, because user namespaces are not to be had: {0}; `headroom \
-         doctor` tells more"
+         doctor` has details"
     )]
     NoNamespaces(String),
     /// The program that should serve a [`Bus`](crate::Bus) cannot be started.

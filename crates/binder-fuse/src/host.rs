@@ -360,7 +360,7 @@ impl Scheduler for ClientHost {
             if priority.policy.level() > 0 && !std::mem::replace(&mut self.warned_real_time, true) {
                 tracing::warn!(
                     "thread {tid} may not run at real-time priority (RLIMIT_RTPRIO, CAP_SYS_NICE): \
-                     it serves calls that ask for it with a nice value only (logged once)"
+                     it serves calls that request it with a nice value only (logged once)"
                 );
             }
             return false;

@@ -169,7 +169,7 @@ fn write_oomd(page: &mut Page, state: &Oomd) {
     page.one(
         "headroom_oomd_degradations",
         "gauge",
-        "What does not work here; headroom status says it in words.",
+        "Missing capabilities; headroom status lists them.",
         status.degraded.len() as u64,
     );
     page.one("headroom_limited_users", "gauge", "Users with a limit.", status.limited_users.into());
@@ -183,7 +183,7 @@ fn write_oomd(page: &mut Page, state: &Oomd) {
     page.one(
         "headroom_idle_memory_returned_bytes_total",
         "counter",
-        "Idle memory that others gave back when they were asked to.",
+        "Idle memory that other daemons returned on request.",
         status.given_back_bytes,
     );
     page.one(
@@ -267,7 +267,7 @@ fn write_kills(page: &mut Page, counters: &Counters) {
     page.one(
         "headroom_kills_without_victim_total",
         "counter",
-        "Limits broken while nobody could be killed.",
+        "Limits exceeded while no process could be killed.",
         counters.without_victim,
     );
     page.one(

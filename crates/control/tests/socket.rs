@@ -61,7 +61,7 @@ fn start_for(mode: u32) -> Running {
     run(mode, |server| {
         server.serve(|peer: Peer, request: Result<usize, String>| match request {
             Ok(len) => Ok("y".repeat(len)),
-            Err(complaint) => Err(format!("uid {}: {complaint}", peer.uid)),
+            Err(error) => Err(format!("uid {}: {error}", peer.uid)),
         });
     })
 }

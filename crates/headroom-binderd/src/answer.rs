@@ -41,18 +41,16 @@ pub fn answer(server: &mut Server, peer: Peer, request: Result<Request, String>)
         Ok(Request::Trace { from, filter }) if may_see(peer) => {
             trace::answer(server, from, &filter)
         }
-        Ok(Request::Trace { .. } | Request::Stat) => Reply::Error {
-            message: format!("uid {} may not see who calls whom: only root may", peer.uid),
-        },
+        Ok(Request::Trace { .. } | Request::Stat) => {
+            Reply::Error { message: format!("uid {} may not trace calls: only root may", peer.uid) }
+        }
         Ok(Request::Reclaim { .. }) => Reply::Error {
             message: format!("uid {} may not reclaim memory: only root may", peer.uid),
         },
         Ok(Request::Ls) => Reply::Error {
             message: format!("uid {} may not list what is open: only root may", peer.uid),
         },
-        Err(complaint) => {
-            Reply::Error { message: format!("cannot understand the request: {complaint}") }
-        }
+        Err(error) => Reply::Error { message: format!("cannot understand the request: {error}") },
     }
 }
 

@@ -14,8 +14,8 @@ pub struct LifeSigns {
 impl LifeSigns {
     /// Reads the service manager's address from the environment; also returns an error in that.
     pub fn for_manager() -> (Self, Option<String>) {
-        let (manager, complaint) = ServiceManager::from_environment();
-        (Self { manager, last: Cell::new(Instant::now()) }, complaint)
+        let (manager, error) = ServiceManager::from_environment();
+        (Self { manager, last: Cell::new(Instant::now()) }, error)
     }
 
     /// Maximum time between two calls of [`came_round`](Self::came_round).

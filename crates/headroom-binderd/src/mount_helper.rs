@@ -294,7 +294,7 @@ mod tests {
 
     #[test]
     fn unsupported_mount_options_are_reported() {
-        for (arguments, complaint) in [
+        for (arguments, expected) in [
             (&["binder"][..], "a source and a directory"),
             (&["binder", "/mnt", "-o", "max=many"], "max=many: not a number"),
             (&["binder", "/mnt", "-o", "mode=rw"], "mode=rw: not an octal mode"),
@@ -306,7 +306,7 @@ mod tests {
             (&["binder", "/mnt", "-x"], "unknown flag -x"),
         ] {
             let error = parse(arguments).unwrap_err();
-            assert!(error.contains(complaint), "{arguments:?}: {error}");
+            assert!(error.contains(expected), "{arguments:?}: {error}");
         }
         assert!(parse(&["binder", "/mnt", "-s", "-o", "size=1m"]).is_ok(), "sloppy: it is ignored");
     }

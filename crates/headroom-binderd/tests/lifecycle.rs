@@ -95,8 +95,8 @@ fn a_mount_that_is_served_is_left_alone() {
     command.arg("--mount").arg(first.mount()).arg("--socket").arg(other.path().join("socket"));
     let second = command.output().unwrap();
     assert_eq!(second.status.code(), Some(1));
-    let complaint = String::from_utf8_lossy(&second.stderr);
-    assert!(complaint.contains("is mounted there already"), "{complaint}");
+    let stderr = String::from_utf8_lossy(&second.stderr);
+    assert!(stderr.contains("is mounted there already"), "{stderr}");
     assert_eq!(open(first.binder()).version(), Ok(8));
 }
 
@@ -130,16 +130,16 @@ fn wrong_arguments_are_named() {
         return;
     }
     let dir = TempDir::new().unwrap();
-    let complaint = |args: &[&str], code| {
+    let stderr = |args: &[&str], code| {
         let output = Daemon::command(dir.path(), args).output().unwrap();
         assert_eq!(output.status.code(), Some(code), "{args:?}");
         String::from_utf8_lossy(&output.stderr).into_owned()
     };
-    assert!(complaint(&["--mapping", "magic"], 2).contains("magic"));
-    assert!(complaint(&["--no-such-flag"], 2).contains("--no-such-flag"));
-    assert!(complaint(&["--devices", "a/b"], 1).contains("a/b"));
-    assert!(complaint(&["--devices", "twice,twice"], 1).contains("another device has it"));
-    assert!(complaint(&["--devices", ""], 1).contains("not a file name"));
+    assert!(stderr(&["--mapping", "magic"], 2).contains("magic"));
+    assert!(stderr(&["--no-such-flag"], 2).contains("--no-such-flag"));
+    assert!(stderr(&["--devices", "a/b"], 1).contains("a/b"));
+    assert!(stderr(&["--devices", "twice,twice"], 1).contains("another device has it"));
+    assert!(stderr(&["--devices", ""], 1).contains("not a file name"));
     assert!(!is_mounted(&dir.path().join("mount")));
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nothing is left");
 }
@@ -150,7 +150,7 @@ fn a_folder_that_must_not_be_hidden_is_refused() {
         return;
     }
     let dir = TempDir::new().unwrap();
-    let complaint = |mount: &std::path::Path| {
+    let stderr = |mount: &std::path::Path| {
         let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_headroom-binderd"));
         command.arg("--mount").arg(mount).arg("--socket").arg(dir.path().join("socket"));
         let output = command.output().unwrap();
@@ -158,12 +158,12 @@ fn a_folder_that_must_not_be_hidden_is_refused() {
         String::from_utf8_lossy(&output.stderr).into_owned()
     };
     for system in ["/", "/proc", "/sys", "/dev", "/run"] {
-        let text = complaint(system.as_ref());
+        let text = stderr(system.as_ref());
         assert!(text.contains(&format!("{system}: it is a system folder")), "{text}");
     }
     let full = dir.path().join("full");
     std::fs::create_dir_all(full.join("something")).unwrap();
-    let text = complaint(&full);
+    let text = stderr(&full);
     assert!(text.contains("it is not empty"), "{text}");
 }
 

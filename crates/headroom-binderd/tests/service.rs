@@ -115,7 +115,7 @@ fn as_the_service_has_it_buffers_can_be_stored_by_notices() {
 fn systemd_understands_the_unit() {
     let program = "/usr/local/bin/headroom-binderd";
     match opinion_of_systemd("headroom-binderd.service", UNIT, program, 45) {
-        Ok(complaint) => assert_eq!(complaint, None),
+        Ok(findings) => assert_eq!(findings, None),
         Err(error) => test_support::skip(format_args!("systemd-analyze: {error}")),
     }
 }

@@ -41,11 +41,11 @@ fn bad_input_is_refused_with_the_word_that_is_wrong() {
         (&["oom", "margin", "--size", "much"], "\"much\" is not an amount of memory"),
     ];
     let dir = tempfile::tempdir().unwrap();
-    for (arguments, complaint) in cases {
+    for (arguments, expected) in cases {
         let (code, stdout, stderr) = run(headroom(dir.path()).args(*arguments));
         assert_eq!(code, Some(2), "{arguments:?}: {stderr}");
         assert!(stdout.is_empty(), "{arguments:?}: {stdout}");
-        assert!(stderr.contains(complaint), "{arguments:?} should report {complaint}: {stderr}");
+        assert!(stderr.contains(expected), "{arguments:?} should report {expected}: {stderr}");
     }
 }
 
@@ -56,10 +56,10 @@ fn invalid_limits_are_refused_before_a_request_is_sent() {
         (&["limit", "set", "root", "0"], "limit clear"),
         (&["limit", "set", "root", "1M", "--soft", "2M"], "above the hard limit"),
     ];
-    for (arguments, complaint) in cases {
+    for (arguments, expected) in cases {
         let (code, _, stderr) = run(headroom(dir.path()).args(*arguments));
         assert_eq!(code, Some(1), "{arguments:?}: {stderr}");
-        assert!(stderr.contains(complaint), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(expected), "{arguments:?}: {stderr}");
     }
 }
 
@@ -251,10 +251,10 @@ fn a_refusal_and_an_unknown_decision_are_errors_in_words() {
         (&["limit", "clear", "root"], "headroom-oomd: not for you"),
         (&["why", "4"], "no decision 4 that you may see; 3 to 3 are known"),
     ];
-    for (arguments, complaint) in cases {
+    for (arguments, expected) in cases {
         let (code, stdout, stderr) = run(headroom(dir.path()).args(*arguments));
         assert_eq!(code, Some(1), "{arguments:?}: {stdout}");
-        assert!(stderr.contains(complaint), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(expected), "{arguments:?}: {stderr}");
     }
 }
 

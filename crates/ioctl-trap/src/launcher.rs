@@ -25,7 +25,7 @@ pub struct Launcher {
     /// Receives the listeners of the clients that we start, which send them through `offer_end`.
     offers: OwnedFd,
     offer_end: OwnedFd,
-    posts: Vec<(Listener, HeldCalls)>,
+    standbys: Vec<(Listener, HeldCalls)>,
     deserted: bool,
 }
 
@@ -38,8 +38,8 @@ impl Launcher {
     pub fn new() -> io::Result<Self> {
         let (server, server_end) = sockets()?;
         let (offers, offer_end) = sockets()?;
-        let (posts, deserted) = (Vec::new(), false);
-        Ok(Self { server, server_end: Some(server_end), offers, offer_end, posts, deserted })
+        let (standbys, deserted) = (Vec::new(), false);
+        Ok(Self { server, server_end: Some(server_end), offers, offer_end, standbys, deserted })
     }
 
     /// Passes the server a socket from which it receives listeners (`--listeners FD`).
@@ -65,11 +65,11 @@ impl Launcher {
     pub fn serve(&mut self) -> io::Result<()> {
         let (errno, fds) = receive(self.offers.as_fd())?;
         let listener = fds.into_iter().next().ok_or_else(|| io::Error::from_raw_os_error(errno))?;
-        self.posts.retain(|(listener, _)| !listener.is_deserted());
+        self.standbys.retain(|(listener, _)| !listener.is_deserted());
         // From here on the command's calls fail unless a process holds the listener.
         let held_calls = HeldCalls::new()?;
         let served = self.pass_on(listener.as_fd(), &held_calls);
-        self.posts.push((Listener::new(listener), held_calls));
+        self.standbys.push((Listener::new(listener), held_calls));
         if served.is_err() || self.deserted {
             self.stand_in()?;
         }
@@ -93,7 +93,7 @@ impl Launcher {
     /// not serve them. Fails if a thread cannot be created; the calls then fail with `ENOSYS`.
     pub fn stand_in(&mut self) -> io::Result<()> {
         self.deserted = true;
-        for (listener, held_calls) in self.posts.drain(..) {
+        for (listener, held_calls) in self.standbys.drain(..) {
             let serve = move || stand_in(&listener, &held_calls);
             std::thread::Builder::new().spawn(serve)?;
         }

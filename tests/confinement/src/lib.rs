@@ -133,8 +133,8 @@ mod tests {
 
     #[test]
     fn an_unknown_word_is_named() {
-        let complaint = |unit: &str| Confinement::of(unit).err().unwrap();
-        assert!(complaint("SystemCallFilter=read raed\n").contains("raed"));
-        assert!(complaint("CapabilityBoundingSet=CAP_NET_ADMIN CAP_X\n").contains("CAP_X"));
+        let error = |unit: &str| Confinement::of(unit).err().unwrap();
+        assert!(error("SystemCallFilter=read raed\n").contains("raed"));
+        assert!(error("CapabilityBoundingSet=CAP_NET_ADMIN CAP_X\n").contains("CAP_X"));
     }
 }

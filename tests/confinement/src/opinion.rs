@@ -19,14 +19,14 @@ pub fn opinion_of_systemd(
     let path = folder.path().join(name);
     std::fs::write(&path, unit.replace(program, "/bin/true"))?;
     let threshold = format!("--threshold={most_exposed}");
-    let understood = complaint_about(&["verify", "--man=no"], &path)?;
+    let understood = findings_of(&["verify", "--man=no"], &path)?;
     match understood {
-        Some(complaint) => Ok(Some(complaint)),
-        None => complaint_about(&["security", "--offline=yes", &threshold], &path),
+        Some(findings) => Ok(Some(findings)),
+        None => findings_of(&["security", "--offline=yes", &threshold], &path),
     }
 }
 
-fn complaint_about(arguments: &[&str], unit: &Path) -> io::Result<Option<String>> {
+fn findings_of(arguments: &[&str], unit: &Path) -> io::Result<Option<String>> {
     let done = Command::new("systemd-analyze").args(arguments).arg(unit).output()?;
     Ok((!done.status.success()).then(|| format!("{done:?}")))
 }

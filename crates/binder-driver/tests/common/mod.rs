@@ -221,7 +221,7 @@ pub struct Seen {
 
 impl Seen {
     /// The returns without the initial `BR_NOOP` (or its replacement).
-    pub fn news(&self) -> &[Return] {
+    pub fn work_returns(&self) -> &[Return] {
         assert_eq!(self.result, Ok(()), "{self:?}");
         assert!(!self.parked, "still parked");
         assert!(matches!(self.returns[0], Return::Noop | Return::SpawnLooper), "{self:?}");
@@ -653,7 +653,7 @@ impl World {
         let at_manager = self.objects(manager, &request)[0].handle();
         let reply = self.reply(manager, &Parcel::default());
         let free = Command::FreeBuffer(request.buffer);
-        self.run(manager, &[Command::Acquire(at_manager), free, reply]).news();
+        self.run(manager, &[Command::Acquire(at_manager), free, reply]).work_returns();
         let seen = self.read(owner);
         let answer = self.run_bookkeeping(owner, &seen);
         self.write(owner, &[Command::FreeBuffer(answer.unwrap().buffer)]);
@@ -662,7 +662,7 @@ impl World {
         let request = self.read(manager).parcel();
         let reply = self.reply(manager, &Parcel::default().handle(at_manager));
         let free = Command::FreeBuffer(request.buffer);
-        self.run(manager, &[free, reply, Command::Release(at_manager)]).news();
+        self.run(manager, &[free, reply, Command::Release(at_manager)]).work_returns();
         let answer = self.read(holder).parcel();
         let handle = self.objects(holder, &answer)[0].handle();
         let free = Command::FreeBuffer(answer.buffer);
@@ -674,7 +674,7 @@ impl World {
     pub fn run_bookkeeping(&mut self, owner: Caller, seen: &Seen) -> Option<BinderTransactionData> {
         let mut done = Vec::new();
         let mut parcel = None;
-        for value in seen.news() {
+        for value in seen.work_returns() {
             match *value {
                 Return::IncRefs(node) => done.push(Command::IncRefsDone(node)),
                 Return::Acquire(node) => done.push(Command::AcquireDone(node)),

@@ -14,16 +14,16 @@ fn a_call_reaches_the_manager_and_its_reply_the_caller() {
     world.park(client, &[call]);
 
     let seen = world.woken(manager);
-    assert_eq!(seen.news().len(), 1);
+    assert_eq!(seen.work_returns().len(), 1);
     let request = seen.parcel();
     assert_eq!(world.data(manager, &request), b"ping");
     assert_eq!((request.code, request.sender_pid, request.sender_euid), (1, 4242, 1000));
 
     let reply = world.reply(manager, &Parcel::bytes(b"pong"));
     let seen = world.run(manager, &[reply, Command::FreeBuffer(request.buffer)]);
-    assert_eq!(seen.news(), [Return::TransactionComplete]);
+    assert_eq!(seen.work_returns(), [Return::TransactionComplete]);
     let seen = world.woken(client);
-    assert_eq!(seen.news()[0], Return::TransactionComplete);
+    assert_eq!(seen.work_returns()[0], Return::TransactionComplete);
     let answer = seen.parcel();
     assert_eq!(world.data(client, &answer), b"pong");
     assert_eq!((answer.sender_pid, answer.target), (0, 0));
@@ -61,7 +61,10 @@ fn the_completion_of_a_call_waits_for_its_reply() {
     let reply = world.reply(manager, &Parcel::default());
     world.run(manager, &[reply, Command::FreeBuffer(request.buffer)]);
     let seen = world.read(client);
-    assert!(matches!(seen.news(), [Return::TransactionComplete, Return::Reply(_)]), "{seen:?}");
+    assert!(
+        matches!(seen.work_returns(), [Return::TransactionComplete, Return::Reply(_)]),
+        "{seen:?}"
+    );
 }
 
 #[test]
@@ -81,7 +84,7 @@ fn parcels_without_data_have_addresses_of_their_own() {
 fn a_reply_without_a_call_fails() {
     let (mut world, _, [client]) = World::with_manager();
     let reply = world.reply(client, &Parcel::default());
-    assert_eq!(world.run(client, &[reply]).news(), [Return::FailedReply]);
+    assert_eq!(world.run(client, &[reply]).work_returns(), [Return::FailedReply]);
     let error = world.driver.extended_error(client).unwrap();
     assert_eq!((error.command, error.param), (BR_FAILED_REPLY, -Errno::EPROTO.code()));
     let error = world.driver.extended_error(client).unwrap();
@@ -96,7 +99,7 @@ fn a_reply_from_a_thread_that_was_not_called_fails_and_the_call_goes_on() {
     world.read(manager).parcel();
     let other = binder_driver::Caller { tid: 2, ..manager };
     let reply = world.reply(other, &Parcel::default());
-    assert_eq!(world.run(other, &[reply]).news(), [Return::FailedReply]);
+    assert_eq!(world.run(other, &[reply]).work_returns(), [Return::FailedReply]);
     let reply = world.reply(manager, &Parcel::bytes(b"mine"));
     world.write(manager, &[reply]);
     let answer = world.read(client).parcel();
@@ -109,7 +112,7 @@ fn a_second_call_while_waiting_for_a_reply_fails() {
     let first = world.call(client, 0, &Parcel::default());
     let second = world.call(client, 0, &Parcel::default());
     let seen = world.run(client, &[first, second]);
-    assert_eq!(seen.news(), [Return::TransactionComplete, Return::FailedReply]);
+    assert_eq!(seen.work_returns(), [Return::TransactionComplete, Return::FailedReply]);
     world.read(manager).parcel();
 }
 
@@ -121,7 +124,7 @@ fn commands_wait_while_an_error_is_unread() {
     let first = encode(&[bad]).len() as u64;
     assert_eq!((seen.result, seen.bwr.write_consumed), (Ok(()), first));
     assert_eq!(world.write(client, &[Command::EnterLooper]).bwr.write_consumed, 0);
-    assert_eq!(world.read(client).news(), [Return::FailedReply]);
+    assert_eq!(world.read(client).work_returns(), [Return::FailedReply]);
     assert_eq!(world.write(client, &[Command::EnterLooper]).bwr.write_consumed, 4);
 }
 
@@ -151,7 +154,7 @@ fn a_nested_call_goes_to_the_very_thread_that_waits() {
     let reply = world.reply(manager, &Parcel::bytes(b"outer"));
     world.run(manager, &[reply]);
     let seen = world.woken(client);
-    assert_eq!(seen.news()[0], Return::TransactionComplete, "of its own reply, and held");
+    assert_eq!(seen.work_returns()[0], Return::TransactionComplete, "of its own reply, and held");
     assert_eq!(world.data(client, &seen.parcel()), b"outer");
 }
 
@@ -168,9 +171,9 @@ fn a_thread_that_has_a_call_to_take_must_not_make_one() {
     let error = world.driver.extended_error(manager).unwrap();
     assert_eq!(error.param, -Errno::EINVAL.code(), "the handle is looked at first");
     let seen = world.read(manager);
-    assert_eq!(seen.news().len(), 1, "the call comes first: {seen:?}");
+    assert_eq!(seen.work_returns().len(), 1, "the call comes first: {seen:?}");
     seen.parcel();
-    assert_eq!(world.read(manager).news(), [Return::FailedReply]);
+    assert_eq!(world.read(manager).work_returns(), [Return::FailedReply]);
 }
 
 #[test]
@@ -185,10 +188,14 @@ fn callers_of_a_process_that_dies_get_a_dead_reply() {
     let answers = world.wake();
     assert_eq!(answers.len(), 2);
     for (_, seen) in answers {
-        assert_eq!(seen.news(), [Return::TransactionComplete, Return::DeadReply]);
+        assert_eq!(seen.work_returns(), [Return::TransactionComplete, Return::DeadReply]);
     }
     let call = world.call(served, 0, &Parcel::default());
-    assert_eq!(world.run(served, &[call]).news(), [Return::DeadReply], "there is no manager");
+    assert_eq!(
+        world.run(served, &[call]).work_returns(),
+        [Return::DeadReply],
+        "there is no manager"
+    );
 }
 
 #[test]
@@ -206,9 +213,9 @@ fn a_death_in_the_middle_of_a_chain_unwinds_to_its_caller() {
     assert_eq!(world.wake(), [], "the innermost call is still being served");
     let reply = world.reply(inner, &Parcel::default());
     let seen = world.run(inner, &[reply]);
-    assert_eq!(seen.news(), [Return::TransactionComplete]);
+    assert_eq!(seen.work_returns(), [Return::TransactionComplete]);
     let seen = world.woken(outer);
-    assert_eq!(seen.news(), [Return::TransactionComplete, Return::DeadReply]);
+    assert_eq!(seen.work_returns(), [Return::TransactionComplete, Return::DeadReply]);
 }
 
 #[test]
@@ -219,7 +226,10 @@ fn a_thread_that_exits_fails_the_call_it_serves_and_the_process_lives_on() {
     let worker = binder_driver::Caller { tid: 2, ..manager };
     let request = world.read(worker).parcel();
     world.thread_exit(worker);
-    assert_eq!(world.woken(client).news(), [Return::TransactionComplete, Return::DeadReply]);
+    assert_eq!(
+        world.woken(client).work_returns(),
+        [Return::TransactionComplete, Return::DeadReply]
+    );
     // The buffer still belongs to the process.
     assert_eq!(world.driver.snapshot().contexts[0].processes[0].buffers.as_ref().unwrap().live, 1);
     world.write(manager, &[Command::FreeBuffer(request.buffer)]);
@@ -246,7 +256,7 @@ fn a_call_to_a_process_without_a_mapping_is_a_dead_reply() {
     world.driver.set_context_manager(manager, None).unwrap();
     let client = world.process(context, 2);
     let call = world.call(client, 0, &Parcel::default());
-    assert_eq!(world.run(client, &[call]).news(), [Return::DeadReply]);
+    assert_eq!(world.run(client, &[call]).work_returns(), [Return::DeadReply]);
     let error = world.driver.extended_error(client).unwrap();
     assert_eq!((error.command, error.param), (BR_DEAD_REPLY, -Errno::ESRCH.code()));
     // The driver looks up the mapping again, and finds it.
@@ -264,8 +274,11 @@ fn a_failed_reply_fails_the_call_and_reports_the_reason_to_both() {
     world.read(manager).parcel();
     let reply = world.reply(manager, &Parcel::bytes(&vec![0; MAPPING as usize + 8]));
     let seen = world.run(manager, &[reply]);
-    assert_eq!(seen.news(), [Return::TransactionComplete]);
-    assert_eq!(world.woken(client).news(), [Return::TransactionComplete, Return::FailedReply]);
+    assert_eq!(seen.work_returns(), [Return::TransactionComplete]);
+    assert_eq!(
+        world.woken(client).work_returns(),
+        [Return::TransactionComplete, Return::FailedReply]
+    );
     let error = world.driver.extended_error(client).unwrap();
     assert_eq!((error.command, error.param), (BR_FAILED_REPLY, -Errno::ENOSPC.code()));
     let error = world.driver.extended_error(manager).unwrap();
@@ -281,7 +294,10 @@ fn a_reader_whose_memory_is_gone_fails_the_call() {
     world.host.faulting.insert(manager.process);
     let seen = world.read(manager);
     assert_eq!((seen.result, seen.bwr.read_consumed), (Err(Errno::EFAULT), 0));
-    assert_eq!(world.woken(client).news(), [Return::TransactionComplete, Return::FailedReply]);
+    assert_eq!(
+        world.woken(client).work_returns(),
+        [Return::TransactionComplete, Return::FailedReply]
+    );
     let buffers = world.driver.snapshot().contexts[0].processes[0].buffers.clone().unwrap();
     assert_eq!(buffers.live, 0, "the buffer that was never seen is gone");
 }

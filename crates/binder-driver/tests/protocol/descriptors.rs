@@ -56,7 +56,7 @@ fn reply_with_a_file(world: &mut World, manager: Caller, client: Caller) {
 fn a_descriptor_becomes_one_of_the_receivers() {
     let (mut world, manager, client) = world_with_files();
     let call = world.oneway(client, 0, 1, &Parcel::default().fd(4).bytes_behind(b"x").fd(3));
-    world.run(client, &[call]).news();
+    world.run(client, &[call]).work_returns();
     assert_eq!(world.host.taken.len(), 2, "taken when it was sent");
     let parcel = world.read(manager).parcel();
     let objects = world.objects(manager, &parcel);
@@ -72,12 +72,12 @@ fn an_array_is_closed_with_its_buffer() {
     let (mut world, manager, client) = world_with_files();
     let parcel = array(&mut world, client, &[3, 4]);
     let call = world.oneway(client, 0, 1, &parcel);
-    world.run(client, &[call]).news();
+    world.run(client, &[call]).work_returns();
     let parcel = world.read(manager).parcel();
     assert_eq!(world.host.tables[&manager.process].len(), 2);
     // The read that follows returns at once, so that the descriptors are closed now.
     let seen = world.wait(manager, &[Command::FreeBuffer(parcel.buffer)]);
-    assert_eq!(seen.news(), []);
+    assert_eq!(seen.work_returns(), []);
     assert!(world.host.tables[&manager.process].is_empty());
 }
 
@@ -93,7 +93,7 @@ fn files_that_cannot_be_passed_fail_the_call_and_the_reader_keeps_waiting() {
     assert_eq!(reader, manager);
     assert_eq!(world.refuse_files(manager, bwr).result, Err(Errno::EAGAIN));
     let failed = [Return::TransactionComplete, Return::FailedReply];
-    assert_eq!(world.woken(client).news(), failed);
+    assert_eq!(world.woken(client).work_returns(), failed);
     assert!(world.host.taken.is_empty());
 }
 
@@ -103,7 +103,7 @@ fn a_reply_whose_files_cannot_be_passed_fails_for_the_waiting_caller() {
     reply_with_a_file(&mut world, manager, client);
     let (_, bwr) = world.fd_deliveries.take().unwrap().remove(0);
     let seen = world.refuse_files(client, bwr);
-    assert_eq!(seen.news(), [Return::TransactionComplete, Return::FailedReply]);
+    assert_eq!(seen.work_returns(), [Return::TransactionComplete, Return::FailedReply]);
 }
 
 #[test]
@@ -132,7 +132,10 @@ fn deferred(world: &mut World, manager: Caller, client: Caller) {
     assert_eq!(world.wake(), [], "neither is answered");
     world.fd_deliveries = None;
     let seen = world.defer_files(manager);
-    assert!(seen.news().is_empty() && seen.bwr.read_consumed == 4, "BR_NOOP alone: {seen:?}");
+    assert!(
+        seen.work_returns().is_empty() && seen.bwr.read_consumed == 4,
+        "BR_NOOP alone: {seen:?}"
+    );
     assert!(world.driver.poll(manager), "who polls comes for it");
 }
 
@@ -176,7 +179,7 @@ fn a_deferred_call_whose_files_are_refused_fails() {
     let (process, tid) = (manager.process, manager.tid);
     assert_eq!(world.driver.files_refused(&mut world.host, process, tid), None);
     let failed = [Return::TransactionComplete, Return::FailedReply];
-    assert_eq!(world.woken(client).news(), failed);
+    assert_eq!(world.woken(client).work_returns(), failed);
     assert_eq!(world.read(manager).result, Err(Errno::EAGAIN));
     assert!(world.host.taken.is_empty());
 }
@@ -185,10 +188,10 @@ fn a_deferred_call_whose_files_are_refused_fails() {
 fn a_deferred_reply_whose_files_are_refused_fails_for_its_receiver() {
     let (mut world, manager, client) = world_with_files();
     reply_with_a_file(&mut world, manager, client);
-    assert_eq!(world.defer_files(client).news(), [Return::TransactionComplete]);
+    assert_eq!(world.defer_files(client).work_returns(), [Return::TransactionComplete]);
     let (process, tid) = (client.process, client.tid);
     assert_eq!(world.driver.files_refused(&mut world.host, process, tid), None);
-    assert_eq!(world.read(client).news(), [Return::FailedReply]);
+    assert_eq!(world.read(client).work_returns(), [Return::FailedReply]);
 }
 
 #[test]
@@ -211,7 +214,7 @@ fn a_thread_that_exits_leaves_its_deferred_call_to_another() {
 fn a_thread_that_calls_out_leaves_its_deferred_call_to_another() {
     let (mut world, manager, client) = world_with_files();
     let lend = world.oneway(client, 0, 1, &Parcel::default().binder(0x100));
-    world.run(client, &[lend]).news();
+    world.run(client, &[lend]).work_returns();
     let lent = world.read(manager).parcel();
     let handle = world.objects(manager, &lent)[0].handle();
     let second = Caller { tid: 2, ..manager };
@@ -235,14 +238,14 @@ fn a_delivery_deferred_for_a_reader_without_memory_is_an_error_and_fails_the_cal
     world.host.faulting.insert(manager.process);
     assert_eq!(world.defer_files(manager).result, Err(Errno::EFAULT));
     let failed = [Return::TransactionComplete, Return::FailedReply];
-    assert_eq!(world.woken(client).news(), failed);
+    assert_eq!(world.woken(client).work_returns(), failed);
 }
 
 #[test]
 fn a_receiver_that_dies_unread_leaves_no_file_behind() {
     let (mut world, manager, client) = world_with_files();
     let call = world.oneway(client, 0, 1, &Parcel::default().fd(3));
-    world.run(client, &[call]).news();
+    world.run(client, &[call]).work_returns();
     world.release(manager);
     assert!(world.host.taken.is_empty());
 }
@@ -252,7 +255,7 @@ fn a_bad_descriptor_behind_good_ones_gives_them_back() {
     let (mut world, _manager, client) = world_with_files();
     let parcel = array(&mut world, client, &[3, 150]);
     let call = world.oneway(client, 0, 1, &parcel);
-    assert_eq!(world.run(client, &[call]).news(), [Return::FailedReply]);
+    assert_eq!(world.run(client, &[call]).work_returns(), [Return::FailedReply]);
     assert_eq!(errno(&mut world, client), -9, "EBADF");
     assert!(world.host.taken.is_empty());
 }
@@ -262,7 +265,7 @@ fn more_descriptors_than_a_transaction_may_carry_fail_it() {
     let (mut world, _manager, client) = world_with_files();
     let parcel = array(&mut world, client, &[3; 1025]);
     let call = world.oneway(client, 0, 1, &parcel);
-    assert_eq!(world.run(client, &[call]).news(), [Return::FailedReply]);
+    assert_eq!(world.run(client, &[call]).work_returns(), [Return::FailedReply]);
     assert_eq!(errno(&mut world, client), -12, "ENOMEM");
     assert!(world.host.taken.is_empty());
 }
@@ -276,13 +279,13 @@ fn a_node_with_the_flag_gets_the_security_context_of_the_sender() {
     world.driver.set_context_manager(manager, Some(object)).unwrap();
     let client = world.process(context, 10);
     let call = world.oneway(client, 0, 1, &Parcel::bytes(b"who"));
-    assert_eq!(world.run(client, &[call]).news(), [Return::FailedReply]);
+    assert_eq!(world.run(client, &[call]).work_returns(), [Return::FailedReply]);
     assert_eq!(errno(&mut world, client), -22, "a system without contexts");
     world.host.security_context = Some(b"u:r:shell:s0".to_vec());
     let call = world.oneway(client, 0, 1, &Parcel::bytes(b"who"));
-    world.run(client, &[call]).news();
+    world.run(client, &[call]).work_returns();
     let seen = world.read(manager);
-    let Return::TransactionSecCtx(data) = seen.news()[0] else { panic!("{seen:?}") };
+    let Return::TransactionSecCtx(data) = seen.work_returns()[0] else { panic!("{seen:?}") };
     assert_eq!(world.mapped(manager, data.secctx, 13), b"u:r:shell:s0\0");
     assert_eq!(world.data(manager, &data.transaction_data), b"who");
 }

@@ -84,7 +84,7 @@ fn an_update_replaces_the_call_queued_for_a_frozen_process() {
         let (data, buffers_size) =
             world.transaction(client, CallHead { handle: 0, code: 7, flags }, &parcel);
         let seen = world.run(client, &[Command::Transaction { data, buffers_size }]);
-        assert_eq!(seen.news().last(), Some(&Return::TransactionPendingFrozen), "{seen:?}");
+        assert_eq!(seen.work_returns().last(), Some(&Return::TransactionPendingFrozen), "{seen:?}");
     }
     let buffers = |world: &World| world.driver.snapshot().contexts[0].processes[0].buffers.clone();
     assert_eq!(buffers(&world).unwrap().live, 2, "the replaced one gave its buffer back");
@@ -104,24 +104,24 @@ fn the_last_state_is_reported_when_several_changes_went_unacknowledged() {
     let state = |is_frozen| {
         Return::FrozenBinder(BinderFrozenStateInfo { cookie: 5, is_frozen, reserved: 0 })
     };
-    assert_eq!(seen.news(), [state(0)]);
+    assert_eq!(seen.work_returns(), [state(0)]);
     assert_eq!(world.freeze(manager, 10, 0), Freeze::Done(Ok(())));
     assert_eq!(world.thaw(manager, 10), Freeze::Done(Ok(())));
     assert_eq!(world.freeze(manager, 10, 0), Freeze::Done(Ok(())));
     let seen = world.run(watcher, &[Command::FreezeNotificationDone(5)]);
-    assert_eq!(seen.news(), [state(1)], "once, and the last of them");
+    assert_eq!(seen.work_returns(), [state(1)], "once, and the last of them");
     // A failed freeze of a frozen process leaves it thawed, and its watchers are notified.
     let oneway = world.oneway(watcher, handle, 1, &Parcel::default());
-    world.run(watcher, &[Command::FreezeNotificationDone(5), oneway]).news();
+    world.run(watcher, &[Command::FreezeNotificationDone(5), oneway]).work_returns();
     assert_eq!(world.freeze(manager, 10, 0), Freeze::Done(Err(Errno::EAGAIN)));
-    assert_eq!(world.read(watcher).news(), [state(0)]);
+    assert_eq!(world.read(watcher).work_returns(), [state(0)]);
 }
 
 #[test]
 fn a_notification_goes_with_its_reference() {
     let (mut world, manager, [owner, watcher]) = World::with_manager();
     let handle = world.share(owner, 0x100, manager, watcher);
-    world.run(watcher, &[Command::RequestFreezeNotification(request(handle, 5))]).news();
+    world.run(watcher, &[Command::RequestFreezeNotification(request(handle, 5))]).work_returns();
     world.write(watcher, &[Command::Release(handle)]);
     assert_eq!(world.freeze(manager, 10, 0), Freeze::Done(Ok(())));
     assert_eq!(world.read(watcher).result, Err(Errno::EAGAIN));

@@ -30,8 +30,11 @@ fn the_confirmation_of_a_reply_is_delivered_with_the_next_call() {
     let (mut world, server, client) = server_that_holds();
     for _ in 0..3 {
         let seen = call_and_reply(&mut world, client, server);
-        let news = seen.news();
-        assert!(matches!(news, [Return::TransactionComplete, Return::Transaction(_)]), "{news:?}");
+        let returns = seen.work_returns();
+        assert!(
+            matches!(returns, [Return::TransactionComplete, Return::Transaction(_)]),
+            "{returns:?}"
+        );
     }
 }
 
@@ -42,7 +45,7 @@ fn a_held_confirmation_is_delivered_after_two_intervals() {
     assert_eq!(world.driver.release_held_reads(), HeldReads::Some);
     assert_eq!(world.wake(), [], "it may have begun to wait just now");
     assert_eq!(world.driver.release_held_reads(), HeldReads::None);
-    assert_eq!(world.woken(server).news(), [Return::TransactionComplete]);
+    assert_eq!(world.woken(server).work_returns(), [Return::TransactionComplete]);
     world.park(server, &[]);
     assert_eq!(world.driver.held_reads(), HeldReads::None);
 }
@@ -51,7 +54,7 @@ fn a_held_confirmation_is_delivered_after_two_intervals() {
 fn a_signal_delivers_a_held_confirmation() {
     let (mut world, server, _) = server_that_holds();
     assert_eq!(world.driver.interrupt(server.process, server.tid), Interrupt::Woken);
-    assert_eq!(world.woken(server).news(), [Return::TransactionComplete]);
+    assert_eq!(world.woken(server).work_returns(), [Return::TransactionComplete]);
     world.park(server, &[]);
     assert!(world.interrupt(server), "there is nothing to deliver any more");
 }
@@ -64,7 +67,7 @@ fn a_poller_gets_its_confirmation_at_once() {
     world.park(client, &[call]);
     world.read(manager).parcel();
     let reply = world.reply(manager, &Parcel::default());
-    assert_eq!(world.wait(manager, &[reply]).news(), [Return::TransactionComplete]);
+    assert_eq!(world.wait(manager, &[reply]).work_returns(), [Return::TransactionComplete]);
 }
 
 #[test]
@@ -76,7 +79,7 @@ fn a_confirmation_that_was_not_read_makes_the_open_readable() {
     let reply = world.reply(manager, &Parcel::default());
     world.write(manager, &[reply]);
     assert!(world.driver.poll(manager));
-    assert_eq!(world.wait(manager, &[]).news(), [Return::TransactionComplete]);
+    assert_eq!(world.wait(manager, &[]).work_returns(), [Return::TransactionComplete]);
 }
 
 #[test]
@@ -89,7 +92,7 @@ fn a_server_with_an_unfinished_one_way_call_does_not_hold() {
     world.park(client, &[call]);
     world.read(manager).parcel();
     let reply = world.reply(manager, &Parcel::default());
-    assert_eq!(world.wait(manager, &[reply]).news(), [Return::TransactionComplete]);
+    assert_eq!(world.wait(manager, &[reply]).work_returns(), [Return::TransactionComplete]);
     let free = Command::FreeBuffer(first.buffer);
     assert_eq!(world.wait(manager, &[free]).parcel().code, 2);
 }
@@ -101,7 +104,7 @@ fn a_failed_reply_is_reported_at_once() {
     world.park(client, &[call]);
     world.read(manager).parcel();
     let reply = world.reply(manager, &Parcel::default().handle(99));
-    assert_eq!(world.wait(manager, &[reply]).news(), [Return::TransactionComplete]);
+    assert_eq!(world.wait(manager, &[reply]).work_returns(), [Return::TransactionComplete]);
 }
 
 #[test]
@@ -113,7 +116,7 @@ fn a_read_that_may_not_wait_gets_the_confirmation() {
     let reply = world.reply(manager, &Parcel::default());
     world.write(manager, &[reply]);
     let seen = world.write_read(manager, &[], READ_SIZE, Waiting::Refused);
-    assert_eq!(seen.news(), [Return::TransactionComplete]);
+    assert_eq!(seen.work_returns(), [Return::TransactionComplete]);
 }
 
 #[test]
@@ -127,7 +130,7 @@ fn a_read_that_waits_takes_the_next_call_of_the_process_with_the_confirmation() 
         world.read(manager).parcel();
         let reply = world.reply(manager, &Parcel::default());
         let seen = world.write_read(manager, &encode(&[reply]), READ_SIZE, waiting);
-        assert_eq!(seen.news().len(), expected, "{seen:?}");
+        assert_eq!(seen.work_returns().len(), expected, "{seen:?}");
         if expected == 1 {
             world.read(manager).parcel();
         }

@@ -135,7 +135,7 @@ fn other_clients_are_served_between_the_slices_of_one() {
         panic!("40 transactions in a slice")
     };
     let call = world.oneway(other, 0, 8, &Parcel::default());
-    assert_eq!(world.run(other, &[call]).news(), [Return::TransactionComplete]);
+    assert_eq!(world.run(other, &[call]).work_returns(), [Return::TransactionComplete]);
     let seen = world.ioctl(client, bwr, Waiting::Refused);
     assert_eq!((seen.result, seen.bwr.write_consumed), (Ok(()), bytes.len() as u64));
     let mut codes = Vec::new();
@@ -171,7 +171,7 @@ fn consumed_counts_beyond_the_sizes_do_nothing() {
     let bwr = BinderWriteRead { read_consumed: u64::MAX, read_size: 8, ..Default::default() };
     let answer = world.driver.write_read(&mut world.host, client, bwr, Waiting::Refused);
     assert_eq!(answer, binder_driver::WriteRead::Done { bwr, result: Ok(()) });
-    assert_eq!(world.read(client).news(), [Return::TransactionComplete]);
+    assert_eq!(world.read(client).work_returns(), [Return::TransactionComplete]);
 }
 
 /// Sends a parcel with these raw offsets; returns the extended error.
@@ -179,7 +179,7 @@ fn send_offsets(data: &[u8], offsets: &[u64]) -> BinderExtendedError {
     let (mut world, manager, [client, other]) = World::with_manager();
     let parcel = Parcel { data: data.to_vec(), offsets: offsets.to_vec(), buffers_size: None };
     let call = world.call(client, 0, &parcel);
-    assert_eq!(world.run(client, &[call]).news(), [Return::FailedReply], "{offsets:?}");
+    assert_eq!(world.run(client, &[call]).work_returns(), [Return::FailedReply], "{offsets:?}");
     let error = world.driver.extended_error(client).unwrap();
     others_go_on(&mut world, manager, other);
     error
@@ -241,7 +241,7 @@ fn huge_and_odd_sizes_fail_the_call() {
             ..Default::default()
         };
         let call = Command::Transaction { data, buffers_size: None };
-        assert_eq!(world.run(client, &[call]).news(), [Return::FailedReply]);
+        assert_eq!(world.run(client, &[call]).work_returns(), [Return::FailedReply]);
         let error = world.driver.extended_error(client).unwrap();
         assert_eq!(error.param, -errno.code(), "{data_size} {offsets_size}");
         others_go_on(&mut world, manager, other);
@@ -253,7 +253,7 @@ fn data_that_is_not_there_fails_the_call() {
     let (mut world, manager, [client, other]) = World::with_manager();
     let data = BinderTransactionData { data_size: 16, buffer: 0x10, ..Default::default() };
     let call = Command::Transaction { data, buffers_size: None };
-    assert_eq!(world.run(client, &[call]).news(), [Return::FailedReply]);
+    assert_eq!(world.run(client, &[call]).work_returns(), [Return::FailedReply]);
     let error = world.driver.extended_error(client).unwrap();
     assert_eq!(error.param, -Errno::EFAULT.code());
     others_go_on(&mut world, manager, other);
@@ -264,7 +264,7 @@ fn a_mapping_that_cannot_be_written_fails_the_call() {
     let (mut world, manager, [client]) = World::with_manager();
     world.host.unwritable.insert(manager.process);
     let call = world.call(client, 0, &Parcel::bytes(b"x"));
-    assert_eq!(world.run(client, &[call]).news(), [Return::FailedReply]);
+    assert_eq!(world.run(client, &[call]).work_returns(), [Return::FailedReply]);
     world.host.unwritable.clear();
     others_go_on(&mut world, manager, client);
 }
@@ -275,7 +275,7 @@ fn a_mapping_whose_address_space_is_gone_counts_as_none() {
     others_go_on(&mut world, manager, client);
     world.host.replaced.insert(manager.process);
     let call = world.call(client, 0, &Parcel::bytes(b"x"));
-    assert_eq!(world.run(client, &[call]).news(), [Return::DeadReply]);
+    assert_eq!(world.run(client, &[call]).work_returns(), [Return::DeadReply]);
     let error = world.driver.extended_error(client).unwrap();
     assert_eq!((error.command, error.param), (returns::BR_DEAD_REPLY, -Errno::ESRCH.code()));
 }
@@ -285,10 +285,10 @@ fn unknown_handles_are_refused_or_ignored() {
     let (mut world, manager, [client]) = World::with_manager();
     for handle in [1, 77, u32::MAX] {
         let call = world.call(client, handle, &Parcel::default());
-        assert_eq!(world.run(client, &[call]).news(), [Return::FailedReply]);
+        assert_eq!(world.run(client, &[call]).work_returns(), [Return::FailedReply]);
         let parcel = Parcel::default().handle(handle);
         let call = world.call(client, 0, &parcel);
-        assert_eq!(world.run(client, &[call]).news(), [Return::FailedReply]);
+        assert_eq!(world.run(client, &[call]).work_returns(), [Return::FailedReply]);
         let commands = [
             Command::IncRefs(handle),
             Command::Acquire(handle),
@@ -368,7 +368,7 @@ fn dropping_surplus_references_does_not_affect_other_processes() {
     world.write(manager, &[Command::FreeBuffer(request.buffer)]);
     let call = world.oneway(client, handle, 3, &Parcel::default());
     world.write(client, &[call]);
-    assert_eq!(world.read(owner).news(), [Return::TransactionComplete]);
+    assert_eq!(world.read(owner).work_returns(), [Return::TransactionComplete]);
     let found = [world.read(owner), world.read(owner)]
         .iter()
         .filter(|seen| seen.result.is_ok())

@@ -37,7 +37,7 @@ fn the_managers_node_is_the_one_it_named() {
 fn the_manager_cannot_call_itself_nor_refer_to_itself() {
     let (mut world, manager, []) = World::with_manager();
     let call = world.call(manager, 0, &Parcel::default());
-    assert_eq!(world.run(manager, &[call]).news(), [Return::FailedReply]);
+    assert_eq!(world.run(manager, &[call]).work_returns(), [Return::FailedReply]);
     for command in [Command::IncRefs(0), Command::Acquire(0)] {
         let seen = world.run(manager, &[command]);
         assert_eq!((seen.result, seen.bwr.write_consumed), (Err(Errno::EINVAL), 0));
@@ -51,7 +51,7 @@ fn another_open_of_the_managers_process_cannot_call_it_either() {
     world.driver.set_context_manager(manager, None).unwrap();
     let same_pid = world.process(context, 1);
     let call = world.call(same_pid, 0, &Parcel::default());
-    assert_eq!(world.run(same_pid, &[call]).news(), [Return::FailedReply]);
+    assert_eq!(world.run(same_pid, &[call]).work_returns(), [Return::FailedReply]);
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn without_a_manager_handle_zero_is_dead() {
     let (mut world, context) = World::new();
     let client = world.process(context, 2);
     let call = world.call(client, 0, &Parcel::default());
-    assert_eq!(world.run(client, &[call]).news(), [Return::DeadReply]);
+    assert_eq!(world.run(client, &[call]).work_returns(), [Return::DeadReply]);
     assert_eq!(world.write(client, &[Command::Acquire(0)]).result, Ok(()));
 }
 
@@ -69,7 +69,7 @@ fn contexts_are_apart() {
     let other = world.driver.add_context("hwbinder");
     let stranger = world.process(other, 77);
     let call = world.call(stranger, 0, &Parcel::default());
-    assert_eq!(world.run(stranger, &[call]).news(), [Return::DeadReply]);
+    assert_eq!(world.run(stranger, &[call]).work_returns(), [Return::DeadReply]);
     assert_eq!(world.driver.set_context_manager(stranger, None), Ok(()));
     assert_eq!(world.driver.set_context_manager(client, None), Err(Errno::EBUSY));
 }

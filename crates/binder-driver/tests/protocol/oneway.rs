@@ -8,13 +8,17 @@ use crate::common::*;
 #[test]
 fn a_oneway_call_completes_at_once_and_has_no_sender_pid() {
     let (mut world, manager, [client]) = World::with_manager();
-    let call = world.oneway(client, 0, 7, &Parcel::bytes(b"news"));
-    assert_eq!(world.run(client, &[call]).news(), [Return::TransactionComplete]);
+    let call = world.oneway(client, 0, 7, &Parcel::bytes(b"data"));
+    assert_eq!(world.run(client, &[call]).work_returns(), [Return::TransactionComplete]);
     let request = world.read(manager).parcel();
     assert_eq!((request.code, request.sender_pid, request.sender_euid), (7, 0, 1000));
-    assert_eq!(world.data(manager, &request), b"news");
+    assert_eq!(world.data(manager, &request), b"data");
     let reply = world.reply(manager, &Parcel::default());
-    assert_eq!(world.run(manager, &[reply]).news(), [Return::FailedReply], "no thread waits");
+    assert_eq!(
+        world.run(manager, &[reply]).work_returns(),
+        [Return::FailedReply],
+        "no thread waits"
+    );
 }
 
 #[test]
@@ -59,9 +63,9 @@ fn oneway_calls_may_take_half_of_the_mapping() {
     let (mut world, manager, [client]) = World::with_manager();
     let half = vec![1; MAPPING as usize / 2];
     let call = world.oneway(client, 0, 0, &Parcel::bytes(&half));
-    assert_eq!(world.run(client, &[call]).news(), [Return::TransactionComplete]);
+    assert_eq!(world.run(client, &[call]).work_returns(), [Return::TransactionComplete]);
     let more = world.oneway(client, 0, 0, &Parcel::default());
-    assert_eq!(world.run(client, &[more]).news(), [Return::FailedReply]);
+    assert_eq!(world.run(client, &[more]).work_returns(), [Return::FailedReply]);
     let error = world.driver.extended_error(client).unwrap();
     assert_eq!(error.param, -Errno::ENOSPC.code());
     // Sync calls still have the other half.
@@ -72,7 +76,7 @@ fn oneway_calls_may_take_half_of_the_mapping() {
     world.write(manager, &[Command::FreeBuffer(first.buffer)]);
     let other = Caller { tid: 11, ..client };
     let again = world.oneway(other, 0, 0, &Parcel::bytes(&half));
-    assert_eq!(world.run(other, &[again]).news(), [Return::TransactionComplete]);
+    assert_eq!(world.run(other, &[again]).work_returns(), [Return::TransactionComplete]);
 }
 
 #[test]
@@ -85,7 +89,7 @@ fn a_flood_is_reported_once_to_a_sender_with_spam_detection() {
     for i in 0..16 {
         let call = world.oneway(client, 0, 0, &chunk);
         let seen = world.run(client, &[call]);
-        if seen.news() == [Return::OnewaySpamSuspect] {
+        if seen.work_returns() == [Return::OnewaySpamSuspect] {
             suspects.push(i);
         }
     }
@@ -98,7 +102,7 @@ fn a_flood_is_not_reported_to_a_sender_without_spam_detection() {
     let chunk = Parcel::bytes(&[0; 2048]);
     for _ in 0..16 {
         let call = world.oneway(client, 0, 0, &chunk);
-        assert_eq!(world.run(client, &[call]).news(), [Return::TransactionComplete]);
+        assert_eq!(world.run(client, &[call]).work_returns(), [Return::TransactionComplete]);
     }
 }
 

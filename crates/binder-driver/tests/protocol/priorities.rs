@@ -24,7 +24,7 @@ fn served_with(world: &mut World, manager: Caller, client: Caller) -> (i32, i32)
     world.read(manager).parcel();
     let during = nice(world);
     let reply = world.reply(manager, &Parcel::default());
-    world.run(manager, &[reply]).news();
+    world.run(manager, &[reply]).work_returns();
     world.woken(client).parcel();
     (during, nice(world))
 }
@@ -60,7 +60,7 @@ fn a_oneway_call_is_served_with_the_servers_own_value() {
     let (mut world, manager, client) = world(0x7f);
     world.host.nice.extend([(client.tid, -10), (manager.tid, 3)]);
     let oneway = world.oneway(client, 0, 1, &Parcel::default());
-    world.run(client, &[oneway]).news();
+    world.run(client, &[oneway]).work_returns();
     world.read(manager).parcel();
     assert_eq!(world.host.nice[&manager.tid], 3);
 }
@@ -81,7 +81,7 @@ fn real_time_with(
     let forks = world.host.reset_on_fork.contains(&manager.tid);
     assert_eq!(forks, during.is_some(), "what it starts meanwhile is ordinary");
     let reply = world.reply(manager, &Parcel::default());
-    world.run(manager, &[reply]).news();
+    world.run(manager, &[reply]).work_returns();
     world.woken(client).parcel();
     assert!(!world.host.reset_on_fork.contains(&manager.tid));
     (during, policy(world))

@@ -69,7 +69,7 @@ fn a_sender_above_its_quota_sends_no_more_and_others_do() {
     world.driver.set_memory_quota(QUOTA);
     let mut sends = |caller: Caller| {
         let oneway = world.oneway(caller, 0, 1, &Parcel::bytes(&MESSAGE));
-        world.run(caller, &[oneway]).news() == [Return::TransactionComplete]
+        world.run(caller, &[oneway]).work_returns() == [Return::TransactionComplete]
     };
     assert_eq!((0..10).filter(|_| sends(flooder)).count(), 2);
     assert!(sends(other));
@@ -88,7 +88,7 @@ fn a_receiver_above_its_quota_gets_no_more_until_it_frees_some() {
         let call = world.call(client, 0, &Parcel::bytes(&MESSAGE));
         let seen = world.wait(client, &[call]);
         if !seen.parked {
-            assert_eq!(seen.news(), [Return::FailedReply]);
+            assert_eq!(seen.work_returns(), [Return::FailedReply]);
             return false;
         }
         kept.push(world.read(manager).parcel().buffer);

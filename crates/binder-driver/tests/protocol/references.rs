@@ -23,7 +23,7 @@ fn a_sent_object_arrives_as_a_handle_and_its_owner_is_notified() {
     let node = name_of(0x10);
     let seen = world.run(owner, &[call]);
     let returns = [Return::IncRefs(node), Return::Acquire(node), Return::TransactionComplete];
-    assert_eq!(seen.news(), returns);
+    assert_eq!(seen.work_returns(), returns);
     let request = world.read(manager).parcel();
     let object = world.objects(manager, &request)[0];
     assert_eq!((object.ty, object.binder, object.cookie), (BINDER_TYPE_HANDLE, 1, 0));
@@ -36,13 +36,16 @@ fn a_weak_object_arrives_weak() {
     let call = world.oneway(owner, 0, 0, &parcel);
     let seen = world.run(owner, &[call]);
     let node = BinderPtrCookie { ptr: 0x10, cookie: 3 };
-    assert_eq!(seen.news(), [Return::IncRefs(node), Return::TransactionComplete]);
+    assert_eq!(seen.work_returns(), [Return::IncRefs(node), Return::TransactionComplete]);
     let request = world.read(manager).parcel();
     let object = world.objects(manager, &request)[0];
     assert_eq!((object.ty, object.handle()), (BINDER_TYPE_WEAK_HANDLE, 1));
     // A weak handle cannot be called or made strong.
     let call = world.call(manager, 1, &Parcel::default());
-    assert_eq!(world.run(manager, &[Command::Acquire(1), call]).news(), [Return::FailedReply]);
+    assert_eq!(
+        world.run(manager, &[Command::Acquire(1), call]).work_returns(),
+        [Return::FailedReply]
+    );
 }
 
 #[test]
@@ -53,7 +56,7 @@ fn the_owner_is_notified_of_the_last_reference_when_the_buffer_is_freed() {
     world.run_bookkeeping(owner, &seen);
     world.write(manager, &[Command::FreeBuffer(buffer)]);
     let node = name_of(0x10);
-    assert_eq!(world.read(owner).news(), [Return::Release(node), Return::DecRefs(node)]);
+    assert_eq!(world.read(owner).work_returns(), [Return::Release(node), Return::DecRefs(node)]);
     assert_eq!(world.driver.snapshot().contexts[0].processes[1].nodes, []);
 }
 
@@ -68,9 +71,9 @@ fn an_acquired_handle_outlives_its_buffer() {
     assert_eq!(world.read(owner).result, Err(Errno::EAGAIN));
     world.write(manager, &[Command::Release(handle)]);
     let node = name_of(0x10);
-    assert_eq!(world.read(owner).news(), [Return::Release(node)]);
+    assert_eq!(world.read(owner).work_returns(), [Return::Release(node)]);
     world.write(manager, &[Command::DecRefs(handle)]);
-    assert_eq!(world.read(owner).news(), [Return::DecRefs(node)]);
+    assert_eq!(world.read(owner).work_returns(), [Return::DecRefs(node)]);
 }
 
 #[test]
@@ -81,9 +84,9 @@ fn counts_restored_before_the_owner_reads_are_not_reported() {
     world.run_bookkeeping(owner, &seen);
     world.write(manager, &[Command::FreeBuffer(buffer)]);
     let (_, buffer) = send_object(&mut world, owner, manager, BINDER_TYPE_BINDER);
-    assert_eq!(world.read(owner).news(), [Return::TransactionComplete]);
+    assert_eq!(world.read(owner).work_returns(), [Return::TransactionComplete]);
     world.write(manager, &[Command::FreeBuffer(buffer)]);
-    assert_eq!(world.read(owner).news().len(), 2);
+    assert_eq!(world.read(owner).work_returns().len(), 2);
 }
 
 #[test]
@@ -91,7 +94,7 @@ fn an_object_never_reported_to_its_owner_is_removed_silently() {
     let (mut world, manager, [owner]) = World::with_manager();
     let (_, buffer) = send_object(&mut world, owner, manager, BINDER_TYPE_BINDER);
     world.write(manager, &[Command::FreeBuffer(buffer)]);
-    assert_eq!(world.read(owner).news(), [Return::TransactionComplete]);
+    assert_eq!(world.read(owner).work_returns(), [Return::TransactionComplete]);
     assert_eq!(world.driver.snapshot().contexts[0].processes[1].nodes, []);
 }
 
@@ -107,9 +110,9 @@ fn the_acknowledgement_keeps_the_node_until_it_comes() {
     world.write(owner, &[Command::AcquireDone(wrong)]);
     assert_eq!(world.read(owner).result, Err(Errno::EAGAIN), "another cookie is ignored");
     world.write(owner, &[Command::AcquireDone(node), Command::AcquireDone(node)]);
-    assert_eq!(world.read(owner).news(), [Return::Release(node)]);
+    assert_eq!(world.read(owner).work_returns(), [Return::Release(node)]);
     world.write(owner, &[Command::IncRefsDone(node)]);
-    assert_eq!(world.read(owner).news(), [Return::DecRefs(node)]);
+    assert_eq!(world.read(owner).work_returns(), [Return::DecRefs(node)]);
 }
 
 #[test]
@@ -174,7 +177,7 @@ fn a_cookie_that_differs_from_the_nodes_fails_the_call() {
     world.read(owner);
     let parcel = Parcel::default().flat(BINDER_TYPE_BINDER, 0x10, 1);
     let call = world.call(owner, 0, &parcel);
-    assert_eq!(world.run(owner, &[call]).news(), [Return::FailedReply]);
+    assert_eq!(world.run(owner, &[call]).work_returns(), [Return::FailedReply]);
 }
 
 #[test]
@@ -183,7 +186,7 @@ fn a_failed_call_takes_back_what_its_objects_had_taken() {
     let parcel = Parcel::default().binder(0x10).binder(0x20).handle(55);
     let call = world.call(owner, 0, &parcel);
     let seen = world.run(owner, &[call]);
-    assert_eq!(seen.news(), [Return::FailedReply]);
+    assert_eq!(seen.work_returns(), [Return::FailedReply]);
     let snapshot = world.driver.snapshot();
     assert_eq!(snapshot.contexts[0].processes[1].nodes, []);
     assert_eq!(snapshot.contexts[0].processes[0].handles, []);
@@ -201,7 +204,7 @@ fn a_buffer_pins_the_node_that_was_called() {
     let node = name_of(0x10);
     assert_eq!(world.read(owner).result, Err(Errno::EAGAIN));
     world.write(owner, &[Command::FreeBuffer(request.buffer)]);
-    assert_eq!(world.read(owner).news(), [Return::Release(node), Return::DecRefs(node)]);
+    assert_eq!(world.read(owner).work_returns(), [Return::Release(node), Return::DecRefs(node)]);
 }
 
 #[test]
@@ -210,13 +213,13 @@ fn references_to_a_dead_node_can_be_passed_on_but_not_called() {
     let handle = world.share(owner, 0x10, manager, client);
     world.release(owner);
     let call = world.call(client, handle, &Parcel::default());
-    assert_eq!(world.run(client, &[call]).news(), [Return::DeadReply]);
+    assert_eq!(world.run(client, &[call]).work_returns(), [Return::DeadReply]);
     let pass = world.oneway(client, 0, 0, &Parcel::default().handle(handle));
-    assert_eq!(world.run(client, &[pass]).news(), [Return::TransactionComplete]);
+    assert_eq!(world.run(client, &[pass]).work_returns(), [Return::TransactionComplete]);
     let request = world.read(manager).parcel();
     let passed = world.objects(manager, &request)[0].handle();
     let call = world.call(manager, passed, &Parcel::default());
-    assert_eq!(world.run(manager, &[call]).news(), [Return::DeadReply]);
+    assert_eq!(world.run(manager, &[call]).work_returns(), [Return::DeadReply]);
     assert_eq!(world.driver.snapshot().dead_nodes, 1);
     world.write(manager, &[Command::FreeBuffer(request.buffer)]);
     world.write(client, &[Command::Release(handle)]);
@@ -231,5 +234,5 @@ fn a_thread_that_exits_leaves_its_node_work_to_another() {
     world.write(worker, &[call]);
     world.thread_exit(worker);
     let node = name_of(0x10);
-    assert_eq!(world.read(owner).news(), [Return::IncRefs(node), Return::Acquire(node)]);
+    assert_eq!(world.read(owner).work_returns(), [Return::IncRefs(node), Return::Acquire(node)]);
 }

@@ -76,7 +76,7 @@ fn broken_buffers_fail_the_call() {
             })
             .collect();
         let call = world.call(client, 0, &gathered(&objects));
-        assert_eq!(world.run(client, &[call]).news(), [Return::FailedReply], "{what}");
+        assert_eq!(world.run(client, &[call]).work_returns(), [Return::FailedReply], "{what}");
         let error = world.driver.extended_error(client).unwrap();
         assert_eq!(error.param, -errno.code(), "{what}");
         assert_eq!(world.read(manager).result, Err(Errno::EAGAIN), "{what}");
@@ -92,6 +92,6 @@ fn buffers_larger_than_announced_fail_the_call() {
         let mut parcel = Parcel { buffers_size: Some(announced), ..parcel };
         parcel.data[16..24].copy_from_slice(length.as_bytes());
         let call = world.call(client, 0, &parcel);
-        assert_eq!(world.run(client, &[call]).news(), [Return::FailedReply], "{announced}");
+        assert_eq!(world.run(client, &[call]).work_returns(), [Return::FailedReply], "{announced}");
     }
 }

@@ -116,7 +116,7 @@ fn work_of_the_process_wakes_another_thread_when_the_woken_one_is_interrupted() 
     let woken = world.driver.next_wake().unwrap();
     assert_eq!(woken, Wake::Reader { process: second.process, tid: 32 });
     assert!(world.interrupt(second));
-    assert_eq!(world.woken(first).news().len(), 2);
+    assert_eq!(world.woken(first).work_returns().len(), 2);
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn a_woken_thread_whose_work_was_taken_parks_again() {
     let worker = Caller { tid: 31, ..client };
     world.park(worker, &[Command::EnterLooper]);
     world.write(manager, &[Command::FreeBuffer(request.buffer)]);
-    assert_eq!(world.read(client).news().len(), 2, "another thread is faster");
+    assert_eq!(world.read(client).work_returns().len(), 2, "another thread is faster");
     assert_eq!(world.wake(), [], "parked again");
     assert!(world.interrupt(worker));
 }
@@ -173,7 +173,7 @@ fn polling_reports_a_threads_own_work() {
     world.wake();
     assert_eq!(world.polled, [client.process]);
     assert!(world.driver.poll(client));
-    assert_eq!(world.read(client).news(), [Return::TransactionComplete]);
+    assert_eq!(world.read(client).work_returns(), [Return::TransactionComplete]);
     assert!(!world.driver.poll(client));
 }
 
@@ -184,8 +184,8 @@ fn closing_a_descriptor_returns_parked_readers_and_the_next_read_of_the_others()
     world.write(busy, &[Command::EnterLooper]);
     world.park(parked, &[Command::EnterLooper]);
     world.driver.flush(manager.process);
-    assert_eq!(world.woken(parked).news(), []);
-    assert_eq!(world.wait(busy, &[]).news(), []);
+    assert_eq!(world.woken(parked).work_returns(), []);
+    assert_eq!(world.wait(busy, &[]).work_returns(), []);
     world.park(parked, &[]);
     world.park(busy, &[]);
 }
@@ -196,7 +196,7 @@ fn a_read_without_room_returns_without_taking_work() {
     let call = world.call(client, 0, &Parcel::bytes(b"kept"));
     world.write(client, &[call]);
     for room in [4, 8, 79] {
-        assert_eq!(world.write_read(manager, &[], room, Waiting::Allowed).news(), []);
+        assert_eq!(world.write_read(manager, &[], room, Waiting::Allowed).work_returns(), []);
     }
     assert_eq!(world.write_read(manager, &[], 3, Waiting::Allowed).bwr.read_consumed, 0);
     let request = world.write_read(manager, &[], 80, Waiting::Allowed).parcel();
@@ -211,7 +211,7 @@ fn a_read_returns_after_one_transaction() {
         world.write(client, &[call]);
     }
     let seen = world.write_read(manager, &[], 4096, Waiting::Refused);
-    assert_eq!(seen.news().len(), 1);
+    assert_eq!(seen.work_returns().len(), 1);
 }
 
 #[test]
@@ -252,7 +252,7 @@ fn a_new_thread_returns_at_once_from_its_first_ioctl_if_that_is_a_read() {
     assert!(world.driver.poll(caller(11)));
     let seen = world.wait(caller(11), &[]);
     assert!(!seen.parked);
-    assert_eq!(seen.news(), []);
+    assert_eq!(seen.work_returns(), []);
     world.park(caller(11), &[]);
     // After any other ioctl, or a write alone, the first read waits.
     world.park(caller(12), &[]);

@@ -49,11 +49,11 @@ struct Process {
 /// Runs the command. Exit code 1 if any of the processes could not be killed or is still there.
 pub fn kill(globals: &Globals, arguments: &Kill) -> anyhow::Result<ExitCode> {
     let mut victims = Vec::new();
-    let mut complaints = Vec::new();
+    let mut failures = Vec::new();
     for pid in &arguments.pids {
         match Victim::open(*pid) {
             Ok(victim) => victims.push(victim),
-            Err(error) => complaints.push(error.to_string()),
+            Err(error) => failures.push(error.to_string()),
         }
     }
     // Real-time priority makes the reclaim fast. If it is refused, the reclaim competes with
@@ -70,7 +70,7 @@ pub fn kill(globals: &Globals, arguments: &Kill) -> anyhow::Result<ExitCode> {
         let _ = reap.wait_with_progress(DRAWN_EVERY, |_| {});
     }
     let (status, reports) = (reap.status(), reap.reports());
-    complaints.extend(reports.iter().filter_map(|report| complaint(&report.end)));
+    failures.extend(reports.iter().filter_map(|report| failure(&report.end)));
     let killed = Killed {
         victims: status.victims,
         gone: status.gone,
@@ -84,10 +84,10 @@ pub fn kill(globals: &Globals, arguments: &Kill) -> anyhow::Result<ExitCode> {
             report + &summary(&killed)
         })?;
     }
-    for complaint in &complaints {
-        output::warn(format_args!("{complaint}"));
+    for failure in &failures {
+        output::warn(format_args!("{failure}"));
     }
-    Ok(if complaints.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn options(arguments: &Kill) -> Options {
@@ -166,7 +166,7 @@ fn describe(report: &VictimReport, comm: String) -> Process {
         uid: report.identity.uid,
         bytes_back: report.bytes_back,
         gone: report.end == End::Gone,
-        error: complaint(&report.end),
+        error: failure(&report.end),
         released: report.mrelease.map(released),
         threads_raised: report.threads_raised,
         boost_refused: report.boost_refused.map(|errno| errno.to_string()),
@@ -176,7 +176,7 @@ fn describe(report: &VictimReport, comm: String) -> Process {
 }
 
 /// The reason why a victim has not exited, if it has not.
-pub fn complaint(end: &End) -> Option<String> {
+pub fn failure(end: &End) -> Option<String> {
     match end {
         End::Gone => None,
         End::Refused(error) => Some(error.to_string()),

@@ -112,7 +112,7 @@ fn table(limits: &[UserLimit]) -> String {
         }
         if limit.leased_bytes > 0 {
             let holders = output::count(limit.leaseholders, "process", "processes");
-            let _ = write!(text, "  ({} promised to {holders})", Size(limit.leased_bytes));
+            let _ = write!(text, "  ({} leased to {holders})", Size(limit.leased_bytes));
         }
         if !limit.counts.is_empty() {
             let _ = write!(text, "  (of {})", limit.counts.join(", "));
@@ -169,7 +169,7 @@ mod tests {
             "50.0%",
             "runtime",
             "64.0 MiB of it",
-            "32.0 MiB promised to 3 processes",
+            "32.0 MiB leased to 3 processes",
         ] {
             assert!(text.contains(part), "{part} is missing in\n{text}");
         }

@@ -30,8 +30,8 @@ pub fn headline(why: &Why) -> String {
             format!("would have killed {} of {whose}", process(victim))
         }
         Some(victim) => format!("killed {} of {whose}", process(victim)),
-        None if why.trigger.is_of_the_machine() => "killed nobody".to_owned(),
-        None => format!("killed nobody of {whose}"),
+        None if why.trigger.is_of_the_machine() => "killed no process".to_owned(),
+        None => format!("killed no process of {whose}"),
     }
 }
 
@@ -55,7 +55,7 @@ pub fn explain(why: &Why) -> String {
     }
     match &why.runner_up {
         Some(next) => line("next", format!("{}, {}", process(next), memory(next))),
-        None if why.victim.is_some() => line("next", "nobody: it was the only candidate".into()),
+        None if why.victim.is_some() => line("next", "none: it was the only candidate".into()),
         None => {}
     }
     line("outcome", outcome(&why.outcome));
@@ -82,7 +82,7 @@ fn trigger(why: &Why) -> String {
     let seen = match why.trigger {
         Trigger::Notifier => "the notifier saw the limit broken",
         Trigger::Timer => "the timer found the limit broken",
-        Trigger::Request => "somebody asked for it",
+        Trigger::Request => "a client requested it",
         Trigger::Memory => "the machine's memory fell below its level",
         Trigger::Forecast => "the machine's memory was running out too fast to wait",
         Trigger::Stall => "the machine did little but wait for memory",
@@ -115,7 +115,9 @@ pub fn outcome(outcome: &Outcome) -> String {
         Outcome::Stuck { reason } => {
             format!("stuck, the next one was chosen: {}", printable(reason))
         }
-        Outcome::NoVictim { reason } => format!("nobody could be killed: {}", printable(reason)),
+        Outcome::NoVictim { reason } => {
+            format!("no process could be killed: {}", printable(reason))
+        }
     }
 }
 
@@ -210,7 +212,7 @@ mod tests {
         let text = explain(&of_group);
         assert!(text.contains("killed eater (pid 42) of user 4000000000 in @students"), "{text}");
         let without_victim = headline(&Why { victim: None, ..of_group });
-        assert_eq!(without_victim, "killed nobody of @students");
+        assert_eq!(without_victim, "killed no process of @students");
     }
 
     #[test]
@@ -219,7 +221,7 @@ mod tests {
         let expected = "killed eater (pid 42) of user 4000000000 in cgroup /a/ci\\n.service";
         assert_eq!(headline(&of_cgroup), expected);
         let without_victim = headline(&Why { victim: None, ..of_cgroup });
-        assert_eq!(without_victim, "killed nobody of cgroup /a/ci\\n.service");
+        assert_eq!(without_victim, "killed no process of cgroup /a/ci\\n.service");
     }
 
     #[test]
@@ -234,8 +236,8 @@ mod tests {
             ..record()
         };
         let text = explain(&without_victim);
-        assert!(text.contains("killed nobody"), "{text}");
-        assert!(text.contains("nobody could be killed: all are protected"), "{text}");
+        assert!(text.contains("killed no process"), "{text}");
+        assert!(text.contains("no process could be killed: all are protected"), "{text}");
         assert!(!text.contains("next "), "{text}");
     }
 }

@@ -19,9 +19,9 @@ pub fn read(config: Option<&Path>) -> anyhow::Result<Configuration> {
     }
     let done = command.output().with_context(|| format!("cannot start {}", daemon.display()))?;
     if !done.status.success() {
-        let complaint = String::from_utf8_lossy(&done.stderr);
-        let complaint = complaint.trim();
-        bail!("{}", complaint.strip_prefix("headroom-oomd: ").unwrap_or(complaint));
+        let stderr = String::from_utf8_lossy(&done.stderr);
+        let stderr = stderr.trim();
+        bail!("{}", stderr.strip_prefix("headroom-oomd: ").unwrap_or(stderr));
     }
     serde_json::from_slice(&done.stdout)
         .context("cannot understand headroom-oomd; are daemon and command of one version?")

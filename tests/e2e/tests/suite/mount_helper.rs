@@ -146,7 +146,7 @@ fn two_mounts_are_two_buses() {
 
 #[test]
 fn a_failed_mount_reports_the_reason() {
-    for (script, complaint) in [
+    for (script, expected) in [
         ("mount -t binder -o max=2 binder $dir", "too many devices"),
         ("mount -t binder -o size=1m binder $dir", "unknown option \"size=1m\""),
         ("mount -t binder -o stats=local binder $dir", "only stats=global is known"),
@@ -158,7 +158,7 @@ fn a_failed_mount_reports_the_reason() {
         };
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.stdout.ends_with(b"refused\n"), "{script}: {text}");
-        assert!(text.contains("mount.binder") && text.contains(complaint), "{script}: {text}");
+        assert!(text.contains("mount.binder") && text.contains(expected), "{script}: {text}");
     }
 }
 

@@ -90,7 +90,7 @@ fn describe(text: &mut String, process: &Process, name: &impl Fn(u32) -> String)
     }
     for handle in &process.handles {
         let owner = handle.owner.map_or("a dead node".into(), name);
-        let death = if handle.death { ", death notice asked for" } else { "" };
+        let death = if handle.death { ", death notification requested" } else { "" };
         let _ = writeln!(
             text,
             "    handle   {} of {owner}: strong {}, weak {}{death}",
@@ -146,7 +146,7 @@ mod tests {
             "  8 cli\\u{7}ent (root)",
             "thread   8 main, waiting, 1 deep",
             "node     0x10 cookie 0x20: strong 1, weak 2, 3 handles",
-            "handle   0 of pid 7 hub: strong 1, weak 1, death notice asked for",
+            "handle   0 of pid 7 hub: strong 1, weak 1, death notification requested",
             "handle   1 of a dead node",
             "1 live, 64 B of 1.0 MiB mapped; 12.0 KiB of memory, 8.0 KiB idle; \
              512.0 KiB one-way space free; 4 queued",

@@ -71,7 +71,8 @@ fn text(configuration: &Configuration) -> String {
             Ok(uid) => user::name(Uid(uid)),
             Err(_) if limit.user.starts_with('@') => {
                 let members: Vec<String> = limit.members.iter().map(|it| user::name(*it)).collect();
-                let members = if members.is_empty() { "nobody".into() } else { members.join(", ") };
+                let members =
+                    if members.is_empty() { "no members".into() } else { members.join(", ") };
                 format!("{} ({members}, together)", output::printable(&limit.user))
             }
             Err(_) if limit.user.starts_with('/') => {

@@ -56,7 +56,7 @@ pub fn checks(system: &System) -> Vec<Check> {
             "fuse-abort",
             abort(system),
             "should the daemon be killed while it is tied up in its own bus, clients hang until \
-             somebody aborts that",
+             the connection is aborted",
             "run the daemon as root, or mount -t fusectl none /sys/fs/fuse/connections",
         ),
         Check::new(

@@ -70,7 +70,7 @@ impl Running {
 
 /// Processes that have been started so far.
 #[derive(Default)]
-struct Cast {
+struct Children {
     daemon: Option<Running>,
     manager: Option<Running>,
     command: Option<Running>,
@@ -80,7 +80,7 @@ struct Cast {
     daemon_exit_reported: bool,
 }
 
-impl Cast {
+impl Children {
     fn all(&mut self) -> impl Iterator<Item = &mut Running> {
         [&mut self.daemon, &mut self.manager, &mut self.command].into_iter().flatten()
     }
@@ -134,33 +134,38 @@ impl Session<'_> {
     /// Runs the session to its end. `daemon` starts the daemon; `hangs_up` hangs up when `headroom
     /// run` exits.
     pub fn run(mut self, daemon: Command, hangs_up: &OwnedFd) -> ! {
-        let mut cast = Cast::default();
-        let code = match self.play(&mut cast, daemon, hangs_up) {
+        let mut children = Children::default();
+        let code = match self.play(&mut children, daemon, hangs_up) {
             Ok(code) => code,
             Err(error) => {
                 output::warn(format_args!("{error:#}"));
                 exit_code::RUN_FAILED
             }
         };
-        self.finish(&mut cast);
+        self.finish(&mut children);
         // SAFETY: ends the process. The parent does the cleanup that `exit` would do.
         unsafe { libc::_exit(code.into()) }
     }
 
-    fn play(&mut self, cast: &mut Cast, daemon: Command, hangs_up: &OwnedFd) -> anyhow::Result<u8> {
+    fn play(
+        &mut self,
+        children: &mut Children,
+        daemon: Command,
+        hangs_up: &OwnedFd,
+    ) -> anyhow::Result<u8> {
         self.settle(hangs_up)?;
-        self.start_daemon(cast, daemon)?;
-        if let Some(code) = self.start_manager(cast)? {
+        self.start_daemon(children, daemon)?;
+        if let Some(code) = self.start_manager(children)? {
             return Ok(code);
         }
-        match cast.spawn(self.command()) {
-            Ok(child) => cast.command = Some(Running::new("the command", &child)),
+        match children.spawn(self.command()) {
+            Ok(child) => children.command = Some(Running::new("the command", &child)),
             Err(error) => {
                 output::warn(format_args!("{}: {error}", self.options.command[0].display()));
                 return Ok(exit_code::of_failed_exec(&error));
             }
         }
-        Ok(self.wait_for_command(cast))
+        Ok(self.wait_for_command(children))
     }
 
     /// Makes this process die with `headroom run`, and makes it the reaper of orphans.
@@ -180,7 +185,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    fn start_daemon(&self, cast: &mut Cast, mut command: Command) -> anyhow::Result<()> {
+    fn start_daemon(&self, children: &mut Children, mut command: Command) -> anyhow::Result<()> {
         let (ready_reader, ready_writer) = pipe().context("cannot make a pipe")?;
         command.args(["--mount", BUS, "--socket", SOCKET, "--session", "--stats", "global"]);
         command.args(["--devices", &self.options.devices.join(",")]);
@@ -199,7 +204,7 @@ impl Session<'_> {
         if *old.unwrap_or(&self.options.fd_passing) == FdPassing::Seccomp {
             let mut trap = Launcher::new().context("cannot make sockets")?;
             trap.connect(&mut command);
-            cast.trap = Some(trap);
+            children.trap = Some(trap);
         }
         let (keep, inherited) = (self.isolation.users, ready_writer.as_raw_fd());
         // SAFETY: system calls without allocation, on a descriptor that is open until the parent
@@ -218,7 +223,7 @@ impl Session<'_> {
         let child = command
             .spawn()
             .with_context(|| format!("cannot start {}", command.get_program().display()))?;
-        cast.daemon = Some(Running::new(programs::BINDERD, &child));
+        children.daemon = Some(Running::new(programs::BINDERD, &child));
         drop(ready_writer);
         // The daemon writes one line when it is ready, or exits.
         let mut line = Vec::new();
@@ -232,17 +237,17 @@ impl Session<'_> {
     }
 
     /// `Some`: the exit code, as a signal ended the wait for the service manager.
-    fn start_manager(&mut self, cast: &mut Cast) -> anyhow::Result<Option<u8>> {
+    fn start_manager(&mut self, children: &mut Children) -> anyhow::Result<Option<u8>> {
         let Some(line) = &self.options.service_manager else { return Ok(None) };
         let mut command = service_manager::command(line);
         self.surroundings(&mut command);
         self.apart(&mut command);
-        let child = cast.spawn(command).context("cannot start the service manager")?;
-        cast.manager = Some(Running::new("the service manager", &child));
+        let child = children.spawn(command).context("cannot start the service manager")?;
+        children.manager = Some(Running::new("the service manager", &child));
         let end = Instant::now() + MANAGER_PATIENCE;
         while !service_manager::is_there(Path::new(SOCKET)) {
-            cast.reap();
-            if let Some(ended) = cast.manager.as_ref().and_then(|manager| manager.ended) {
+            children.reap();
+            if let Some(ended) = children.manager.as_ref().and_then(|manager| manager.ended) {
                 bail!("the service manager ended before it served: `{line}`: {}", describe(ended));
             }
             if Instant::now() > end {
@@ -288,17 +293,17 @@ impl Session<'_> {
     }
 
     /// Passes signals on until the command has exited; returns its exit code.
-    fn wait_for_command(&mut self, cast: &mut Cast) -> u8 {
+    fn wait_for_command(&mut self, children: &mut Children) -> u8 {
         loop {
             if let Some(taken) = self.signals.wait(None) {
                 if taken.signal == Signal::CHILD {
-                    cast.reap();
-                } else if let (Origin::Process, Some(command)) = (taken.origin, &cast.command) {
+                    children.reap();
+                } else if let (Origin::Process, Some(command)) = (taken.origin, &children.command) {
                     command.signal(taken.signal);
                 }
             }
-            cast.report_exits();
-            if let Some(ended) = cast.command.as_ref().and_then(|command| command.ended) {
+            children.report_exits();
+            if let Some(ended) = children.command.as_ref().and_then(|command| command.ended) {
                 return exit_code::of(ended);
             }
         }
@@ -307,43 +312,45 @@ impl Session<'_> {
     /// Ends the remaining processes: the service manager and the command's background processes,
     /// then the daemon, which unmounts. (Clients first: a daemon that exits during their calls may
     /// have to wait for them.)
-    fn finish(&mut self, cast: &mut Cast) {
-        let daemon = cast.daemon.as_ref().map(|daemon| daemon.pid.as_raw_nonzero().get() as u32);
+    fn finish(&mut self, children: &mut Children) {
+        let daemon =
+            children.daemon.as_ref().map(|daemon| daemon.pid.as_raw_nonzero().get() as u32);
         for (signal, grace) in [(Signal::TERM, GRACE), (Signal::KILL, GRACE)] {
             if offspring::signal_all(signal, daemon) == 0 {
                 break;
             }
-            self.wait_until(grace, cast, |_| offspring::count(daemon) == 0);
+            self.wait_until(grace, children, |_| offspring::count(daemon) == 0);
         }
         for (signal, grace) in [(Signal::TERM, UNMOUNT_PATIENCE), (Signal::KILL, GRACE)] {
-            if let Some(daemon) = &cast.daemon {
+            if let Some(daemon) = &children.daemon {
                 daemon.signal(signal);
             }
-            let has_ended =
-                |cast: &Cast| cast.daemon.as_ref().is_none_or(|one| one.ended.is_some());
-            if self.wait_until(grace, cast, has_ended) {
+            let has_ended = |children: &Children| {
+                children.daemon.as_ref().is_none_or(|one| one.ended.is_some())
+            };
+            if self.wait_until(grace, children, has_ended) {
                 break;
             }
         }
         // A killed daemon may exit later than its clients, which notice the loss of the bus and
         // exit.
-        let ended = cast.daemon.as_ref().and_then(|daemon| daemon.ended);
-        if cast.command.is_some() && ended.is_some_and(|ended| !ended.success()) {
-            cast.manager = None;
-            cast.report_exits();
+        let ended = children.daemon.as_ref().and_then(|daemon| daemon.ended);
+        if children.command.is_some() && ended.is_some_and(|ended| !ended.success()) {
+            children.manager = None;
+            children.report_exits();
         }
     }
 
     fn wait_until(
         &mut self,
         limit: Duration,
-        cast: &mut Cast,
-        done: impl Fn(&Cast) -> bool,
+        children: &mut Children,
+        done: impl Fn(&Children) -> bool,
     ) -> bool {
         let end = Instant::now() + limit;
         loop {
-            cast.reap();
-            if done(cast) {
+            children.reap();
+            if done(children) {
                 return true;
             }
             if Instant::now() > end {

@@ -13,7 +13,7 @@ use crate::helpers::client::{call_oomd, unexpected};
 const WAITING: usize = 4;
 
 /// Results of the thread's requests.
-pub enum News {
+pub enum Update {
     /// A new snapshot.
     Snapshot(Box<Snapshot>),
     /// The daemon does not answer.
@@ -25,14 +25,14 @@ pub enum News {
 /// Requests a snapshot at each interval, until dropped.
 pub struct Collector {
     /// The results.
-    pub news: Receiver<News>,
+    pub updates: Receiver<Update>,
     requests: Sender<Request>,
 }
 
 impl Collector {
     /// Starts the thread.
     pub fn start(socket: PathBuf, interval: Duration) -> Self {
-        let (results, news) = sync_channel(WAITING);
+        let (results, updates) = sync_channel(WAITING);
         let (requests, pending) = channel();
         std::thread::spawn(move || {
             let mut due = Instant::now() + interval;
@@ -42,13 +42,13 @@ impl Collector {
                     Ok(request) => {
                         // Show the effect of the request immediately.
                         due = Instant::now();
-                        results.send(News::Done(execute(&socket, &request)))
+                        results.send(Update::Done(execute(&socket, &request)))
                     }
                     Err(RecvTimeoutError::Timeout) => {
                         due = Instant::now() + interval;
                         results.send(match snapshot::take(&socket) {
-                            Ok(snapshot) => News::Snapshot(Box::new(snapshot)),
-                            Err(error) => News::Lost(format!("{error:#}")),
+                            Ok(snapshot) => Update::Snapshot(Box::new(snapshot)),
+                            Err(error) => Update::Lost(format!("{error:#}")),
                         })
                     }
                     Err(RecvTimeoutError::Disconnected) => return,
@@ -58,10 +58,10 @@ impl Collector {
                 }
             }
         });
-        Self { news, requests }
+        Self { updates, requests }
     }
 
-    /// Sends a request; its result arrives as [`News::Done`].
+    /// Sends a request; its result arrives as [`Update::Done`].
     pub fn send(&self, request: Request) {
         // The thread exits only after this value is dropped.
         let _ = self.requests.send(request);

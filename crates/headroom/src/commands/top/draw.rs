@@ -102,9 +102,9 @@ fn draw_head(buffer: &mut Buffer, area: Rect, view: &View) {
     ]));
     lines.push(Line::from(format!("swap    {}", swap_text(memory))));
     lines.push(Line::from(format!("stalled {}", stall_text(&view.snapshot))));
-    if let Some(complaint) = &view.lost {
+    if let Some(error) = &view.lost {
         let style = view.look.in_color(Color::Red).add_modifier(Modifier::BOLD);
-        lines.push(Line::styled(format!("as it was: {}", printable(complaint)), style));
+        lines.push(Line::styled(format!("as it was: {}", printable(error)), style));
     }
     Paragraph::new(lines).render(area, buffer);
 }
@@ -178,9 +178,9 @@ fn draw_decisions(buffer: &mut Buffer, area: Rect, view: &View) {
 fn draw_foot(buffer: &mut Buffer, area: Rect, view: &View) {
     let bold = Style::new().add_modifier(Modifier::BOLD);
     let line = match (&view.mode, &view.message) {
-        (Mode::Limit { .. } | Mode::NewLimit { .. }, Some(Err(complaint))) => {
+        (Mode::Limit { .. } | Mode::NewLimit { .. }, Some(Err(error))) => {
             // The error first, then the rejected input.
-            let text = format!("{}  > {}", printable(complaint), input(&view.mode));
+            let text = format!("{}  > {}", printable(error), input(&view.mode));
             Line::styled(text, view.look.in_color(Color::Red).add_modifier(Modifier::BOLD))
         }
         (Mode::Limit { account, input }, _) => Line::styled(
@@ -194,9 +194,9 @@ fn draw_foot(buffer: &mut Buffer, area: Rect, view: &View) {
             Line::styled(format!("clear the limit of {}? y, n", view.name_of(*account)), bold)
         }
         (_, Some(Ok(message))) => Line::raw(printable(message)),
-        (_, Some(Err(complaint))) => {
+        (_, Some(Err(error))) => {
             let style = view.look.in_color(Color::Red).add_modifier(Modifier::BOLD);
-            Line::styled(printable(complaint), style)
+            Line::styled(printable(error), style)
         }
         _ => {
             let (at, all) = (view.position() + 1, view.rows.len());

@@ -28,7 +28,7 @@ use ratatui::crossterm::event::{self, Event};
 use crate::arguments::{self, Globals};
 use crate::helpers::output::{self, Format};
 use crate::helpers::signals::{BlockedSignals, TERMINATION};
-use collector::{Collector, News};
+use collector::{Collector, Update};
 use growth::Growth;
 use look::Look;
 use snapshot::Snapshot;
@@ -66,10 +66,10 @@ fn interact(
     let mut drawn = None;
     loop {
         loop {
-            match collector.news.try_recv() {
-                Ok(News::Snapshot(snapshot)) => view.update(*snapshot),
-                Ok(News::Lost(complaint)) => view.lost(complaint),
-                Ok(News::Done(message)) => view.set_message(message),
+            match collector.updates.try_recv() {
+                Ok(Update::Snapshot(snapshot)) => view.update(*snapshot),
+                Ok(Update::Lost(error)) => view.lost(error),
+                Ok(Update::Done(message)) => view.set_message(message),
                 Err(TryRecvError::Empty) => break,
                 Err(TryRecvError::Disconnected) => {
                     anyhow::bail!("the thread that queries the daemon has exited")
@@ -129,10 +129,10 @@ fn in_text(
 
 fn next(collector: &Collector) -> anyhow::Result<Snapshot> {
     loop {
-        match collector.news.recv_timeout(Duration::MAX) {
-            Ok(News::Snapshot(snapshot)) => return Ok(*snapshot),
-            Ok(News::Lost(complaint)) => anyhow::bail!(complaint),
-            Ok(News::Done(_)) | Err(RecvTimeoutError::Timeout) => {}
+        match collector.updates.recv_timeout(Duration::MAX) {
+            Ok(Update::Snapshot(snapshot)) => return Ok(*snapshot),
+            Ok(Update::Lost(error)) => anyhow::bail!(error),
+            Ok(Update::Done(_)) | Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => {
                 anyhow::bail!("the thread that queries the daemon has exited")
             }

@@ -196,8 +196,8 @@ impl View {
     }
 
     /// Records that the daemon does not answer.
-    pub fn lost(&mut self, complaint: String) {
-        self.lost = Some(complaint);
+    pub fn lost(&mut self, error: String) {
+        self.lost = Some(error);
     }
 
     /// Records the result of a request.
@@ -324,7 +324,7 @@ impl View {
                     Ok(User::Group(_) | User::Cgroup(_)) => {
                         Err("select a group, and press 'l' for its limit".to_owned())
                     }
-                    Err(complaint) => Err(complaint),
+                    Err(error) => Err(error),
                 },
                 None => Err("write a user and a size: alice 2G".to_owned()),
             },
@@ -335,8 +335,8 @@ impl View {
                 self.mode = Mode::Table;
                 Todo::Send(request)
             }
-            Err(complaint) => {
-                self.message = Some(Err(complaint));
+            Err(error) => {
+                self.message = Some(Err(error));
                 Todo::Nothing
             }
         }

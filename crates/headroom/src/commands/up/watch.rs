@@ -27,7 +27,7 @@ impl Ready {
 }
 
 /// State of a daemon, and the line to print when it changes.
-struct News {
+struct Summary {
     pid: u32,
     line: String,
     /// Compared with the previous one; the line is printed if it differs.
@@ -38,14 +38,14 @@ struct News {
 /// Socket and query for one kind of daemon.
 pub struct Watcher {
     socket: PathBuf,
-    query: fn(&Path) -> anyhow::Result<News>,
+    query: fn(&Path) -> anyhow::Result<Summary>,
 }
 
 /// Watches `headroom-binderd`.
 pub fn binder(socket: &Path) -> Watcher {
-    fn query(socket: &Path) -> anyhow::Result<News> {
+    fn query(socket: &Path) -> anyhow::Result<Summary> {
         let status: binderd::Status = client::binderd_status(socket)?;
-        Ok(News {
+        Ok(Summary {
             pid: status.pid,
             line: status_line::binderd_line(&status),
             key: format!("{} {} {}", status.mount, status.mapping, status.devices),
@@ -57,9 +57,9 @@ pub fn binder(socket: &Path) -> Watcher {
 
 /// Watches `headroom-oomd`.
 pub fn oom(socket: &Path) -> Watcher {
-    fn query(socket: &Path) -> anyhow::Result<News> {
+    fn query(socket: &Path) -> anyhow::Result<Summary> {
         let status: oomd::Status = client::oomd_status(socket)?;
-        Ok(News {
+        Ok(Summary {
             pid: status.pid,
             line: status_line::oomd_line(&status),
             key: format!("{} {} {}", status.notifier, status.attached, status.limited_users),
@@ -80,22 +80,24 @@ impl Watcher {
     }
 
     fn watch(&self, name: &str, pid: u32, ready: &Ready) {
-        let mut last: Option<News> = None;
+        let mut last: Option<Summary> = None;
         loop {
-            if let Some(news) = (self.query)(&self.socket).ok().filter(|news| news.pid == pid) {
-                self.print_changes(name, last.as_ref(), &news);
+            if let Some(summary) =
+                (self.query)(&self.socket).ok().filter(|summary| summary.pid == pid)
+            {
+                self.print_changes(name, last.as_ref(), &summary);
                 ready.0.store(true, Ordering::Release);
-                last = Some(news);
+                last = Some(summary);
             }
             std::thread::sleep(INTERVAL);
         }
     }
 
-    fn print_changes(&self, name: &str, last: Option<&News>, news: &News) {
-        if last.is_none_or(|last| last.key != news.key) {
-            print_line(name, &news.line);
+    fn print_changes(&self, name: &str, last: Option<&Summary>, summary: &Summary) {
+        if last.is_none_or(|last| last.key != summary.key) {
+            print_line(name, &summary.line);
         }
-        let kills = news.kills.saturating_sub(last.map_or(0, |last| last.kills));
+        let kills = summary.kills.saturating_sub(last.map_or(0, |last| last.kills));
         if kills > 0 {
             let number = u32::try_from(kills).unwrap_or(u32::MAX).min(MAX_KILLS_PRINTED);
             let records = client::records(&self.socket, number).unwrap_or_default();

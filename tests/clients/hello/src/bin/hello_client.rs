@@ -45,8 +45,8 @@ struct Client {
     heard: Receiver<i32>,
 }
 
-fn check(condition: bool, complaint: impl FnOnce() -> String) -> Outcome<()> {
-    if condition { Ok(()) } else { Err(complaint().into()) }
+fn check(condition: bool, message: impl FnOnce() -> String) -> Outcome<()> {
+    if condition { Ok(()) } else { Err(message().into()) }
 }
 
 impl Client {
