@@ -210,7 +210,7 @@ fn write_users(page: &mut Page, limits: &[&UserLimit]) {
         ("headroom_user_memory_soft_limit_bytes", "The user's soft limit.", |it| it.soft_bytes),
         ("headroom_user_memory_peak_bytes", "The most that was charged.", |it| it.peak_bytes),
         ("headroom_user_memory_dying_bytes", "Of victims not gone yet.", |it| it.dying_bytes),
-        ("headroom_user_memory_promised_bytes", "Leased, not yet touched.", |it| it.leased_bytes),
+        ("headroom_user_memory_reserved_bytes", "Leased, not yet touched.", |it| it.leased_bytes),
     ];
     write_gauges(page, &gauges, limits, |limit| match &limit.group {
         Some(group) => ("group", group.clone()),

@@ -324,7 +324,7 @@ fn a_process_that_is_dying_already_is_enough_for_the_cgroup_above() {
 }
 
 #[test]
-fn a_victim_outlives_the_limit_of_its_cgroup_on_record() {
+fn the_record_of_a_victim_outlives_the_limit_of_its_cgroup() {
     if !privileged() {
         return;
     }

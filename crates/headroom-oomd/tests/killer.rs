@@ -382,7 +382,7 @@ fn the_lack_of_a_victim_is_reported_once() {
     assert!(
         matches!(&records[0].outcome, Outcome::NoVictim { reason } if reason.contains("no process"))
     );
-    assert_eq!(oom_control::run(&mut bench.oom, None).len(), 1, "and again when asked");
+    assert_eq!(oom_control::run(&mut bench.oom, None).len(), 1, "and again on request");
 }
 
 #[test]
@@ -397,7 +397,7 @@ fn a_latch_without_a_reported_kill_is_released_by_the_timer() {
 }
 
 #[test]
-fn a_victim_outlives_the_limit_it_died_for_on_record() {
+fn the_record_of_a_victim_outlives_its_limit() {
     let Some(mut bench) = Bench::new(&[600, 500]) else { return };
     bench.cross_soft(960);
     bench.cross_hard(1100, None);

@@ -66,8 +66,8 @@ fn missing_features_are_logged_once_and_in_the_status() {
     assert_eq!(status.notifier, "proc");
     assert!(status.degraded.iter().any(|what| what.contains("/proc")), "{:?}", status.degraded);
     for what in &status.degraded {
-        let said = || daemon.log().iter().filter(|line| line.contains(what)).count();
-        assert_eq!(eventually("it is logged", || Some(said()).filter(|said| *said > 0)), 1);
+        let logged = || daemon.log().iter().filter(|line| line.contains(what)).count();
+        assert_eq!(eventually("it is logged", || Some(logged()).filter(|logged| *logged > 0)), 1);
     }
 }
 
@@ -110,7 +110,7 @@ fn a_bad_configuration_ends_it_with_the_file_the_line_and_the_reason() {
         assert_eq!(output.status.code(), Some(1), "{config:?}: {stderr}");
         let expected = format!("{}{part}", dir.path().join("oomd.toml").display());
         assert!(stderr.contains(&expected), "{config:?}: {stderr}");
-        assert_eq!(stderr.lines().count(), 1, "one line says it: {stderr}");
+        assert_eq!(stderr.lines().count(), 1, "one line of error: {stderr}");
     }
 }
 
@@ -162,7 +162,7 @@ fn a_service_manager_is_notified_of_readiness_life_and_end() {
     let path = dir.path().join("notify");
     let manager = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
     manager.set_read_timeout(Some(support::PATIENCE)).unwrap();
-    let heard = || {
+    let notification = || {
         let mut message = [0; 512];
         let length = manager.recv(&mut message).unwrap();
         String::from_utf8_lossy(&message[..length]).into_owned()
@@ -170,15 +170,15 @@ fn a_service_manager_is_notified_of_readiness_life_and_end() {
     let mut command = daemon::command(dir.path(), "");
     command.env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "100000").env_remove("WATCHDOG_PID");
     let mut child = command.stderr(std::process::Stdio::null()).spawn().unwrap();
-    assert_eq!(heard(), "STATUS=starting\n");
-    let ready = heard();
+    assert_eq!(notification(), "STATUS=starting\n");
+    let ready = notification();
     assert!(ready.starts_with("READY=1\nSTATUS=") && ready.contains("users with a limit: 0"));
     for _ in 0..3 {
-        assert!(heard().starts_with("WATCHDOG=1\nSTATUS="));
+        assert!(notification().starts_with("WATCHDOG=1\nSTATUS="));
     }
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, Signal::TERM).unwrap();
-    eventually("it notifies that it stops", || (heard() == "STOPPING=1\n").then_some(()));
+    eventually("it notifies that it stops", || (notification() == "STOPPING=1\n").then_some(()));
     assert!(child.wait().unwrap().success());
 }
 

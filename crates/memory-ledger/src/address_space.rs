@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn of_each_address_space_the_oldest_process_is_left() {
+    fn the_oldest_process_of_each_address_space_remains() {
         let mut all = vec![process(12, 7), process(10, 7), process(11, 8), process(13, 7)];
         all.extend([process(14, 0), process(15, 0)]);
         let sharers = Sharers::of(&all);

@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn looks_are_as_frequent_as_the_limit_is_near() {
+    fn measurements_are_more_frequent_near_the_limit() {
         // 6000 MiB/s could exceed the limit after 167 ms; a cheap reading is worth that.
         assert_eq!(pause(0, 0, 1000), 1000 * MIB * 1000 / FASTEST_FILL * MS + 666_666);
         assert_eq!(pause(0, 0, 500_000), 500 * MS, "a thousandth of a CPU");
@@ -336,14 +336,14 @@ mod tests {
     }
 
     #[test]
-    fn a_search_that_takes_long_is_seldom() {
+    fn slow_searches_are_rare() {
         let (mut accounts, _) = one();
         accounts.searched(0, 30 * MS);
         assert!(!accounts.is_search_due(2999 * MS) && accounts.is_search_due(3000 * MS));
     }
 
     #[test]
-    fn a_search_is_a_look() {
+    fn a_search_counts_as_a_measurement() {
         let (mut accounts, id) = one();
         accounts.read(id, reading(0, 1));
         accounts.looked(SEARCH_NS - 10 * MS, 0);

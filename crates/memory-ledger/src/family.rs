@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_circle_of_parents_which_a_snapshot_can_show_does_no_harm() {
+    fn a_cycle_of_parents_in_a_snapshot_is_harmless() {
         let all = [process(10, 11, 0), process(11, 10, 0), process(12, 12, 0)];
         assert!(related(&all, 10, 11) && !related(&all, 10, 12));
     }

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_herd_that_grows_slowly_no_more_die_than_it_takes() {
+    fn a_slow_herd_loses_only_the_needed_members() {
         assert_eq!(culled(8, 0), 2, "120 MiB, while the other six take 96");
         assert_eq!(culled(8, 70), 3, "180 MiB: the need, and 80");
         assert_eq!(culled(8, 100), 3);

@@ -538,7 +538,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_takes_its_fill_while_there_is_plenty_is_left_alone() {
+    fn growth_with_ample_free_memory_causes_no_kill() {
         let mut machine = Machine::new(Thresholds::default());
         for step in 0..8 {
             assert_eq!(pressure(&mut machine, reading(10 * step, 900 - 90 * step)), None);
@@ -554,7 +554,7 @@ mod tests {
     }
 
     #[test]
-    fn the_less_there_is_the_sooner_is_looked_again() {
+    fn checks_are_more_frequent_with_less_free_memory() {
         let mut machine = Machine::new(Thresholds::default());
         let mut pause = |available, total| {
             let at_ns = 5_000_000_000_000;

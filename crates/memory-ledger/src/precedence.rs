@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_may_not_clear_what_root_or_the_configuration_has_set() {
+    fn a_user_cannot_clear_limits_of_root_or_the_configuration() {
         let refused = root_set(100).without(ALICE, OWN).unwrap_err();
         assert_eq!(refused, Refusal::NotYoursToClear { account: ALICE, by: "root" });
         let config =

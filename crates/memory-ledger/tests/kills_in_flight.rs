@@ -259,7 +259,7 @@ fn the_account_of_a_group_kill_is_free_when_its_last_victim_has_settled() {
 }
 
 #[test]
-fn of_two_kills_in_the_same_moment_one_is_awaited() {
+fn one_of_two_simultaneous_kills_is_awaited() {
     let mut kills = KillsInFlight::default();
     kills.signalled(kill(10, ALICE));
     let program = NewKill { sender: Sender::KernelProgram, ..kill(11, ALICE) };
@@ -282,7 +282,7 @@ fn a_kill_by_the_kernel_program_holds_the_latch_that_it_took() {
 }
 
 #[test]
-fn a_latch_without_a_kill_is_orphaned_at_second_sight() {
+fn a_latch_without_a_kill_is_orphaned_at_the_second_check() {
     let mut kills = KillsInFlight::default();
     assert!(!kills.is_orphaned(ALICE, Latch::Taken), "its event may be on the way");
     assert!(!kills.is_orphaned(ALICE, Latch::Free));

@@ -264,7 +264,7 @@ fn measure_by_controller(
 }
 
 #[test]
-fn the_controllers_charge_corrects_the_sum_less_what_came_meanwhile() {
+fn the_controllers_charge_corrects_the_sum_less_later_charges() {
     let mut measurements = Measurements::default();
     assert_eq!(measure_by_controller(&mut measurements, [380, 380], -100, 0), Some(-100));
     assert_eq!(measurements.source(ACCOUNT), UsageSource::Controller);

@@ -206,7 +206,7 @@ fn agent() -> Vec<Process> {
 }
 
 #[test]
-fn of_an_agents_jobs_only_the_one_that_grows_dies() {
+fn only_the_growing_job_of_an_agent_dies() {
     let of_user = Scope { account: Some(AccountId::User(Uid(USER))), ..Scope::default() };
     let of_machine = Scope { need_bytes: Some(10 * MIB), ..Scope::default() };
     for scope in [of_user, of_machine] {
@@ -278,7 +278,7 @@ fn a_lease_protects_against_processes_of_the_same_user_only() {
 }
 
 #[test]
-fn of_processes_that_share_their_memory_the_oldest_stands_for_all() {
+fn the_oldest_of_processes_that_share_memory_represents_all() {
     let sharing =
         |pid, grown| Process { address_space: AddressSpaceId(7), ..process(pid, 1, 100, grown) };
     let decoys = [sharing(60, 10), sharing(61, 100), sharing(62, 100)];
@@ -292,7 +292,7 @@ fn of_processes_that_share_their_memory_the_oldest_stands_for_all() {
 }
 
 #[test]
-fn of_a_herd_that_breaks_a_limit_one_dies_at_a_time() {
+fn a_herd_above_a_limit_loses_one_member_at_a_time() {
     let mut all = growing_children(100, 8, 58, 58);
     all.push(process(60, 50, 64, 0));
     let scope = Scope { account: Some(AccountId::User(Uid(USER))), ..Scope::default() };
@@ -302,7 +302,7 @@ fn of_a_herd_that_breaks_a_limit_one_dies_at_a_time() {
 }
 
 #[test]
-fn rules_come_before_sizes() {
+fn rules_have_precedence_over_size() {
     let with = |preference, process: Process| Process { preference, ..process };
     let large = process(60, 1, 900, 900);
     let preferred = with(KillPreference::Prefer, process(61, 1, 5, 0));

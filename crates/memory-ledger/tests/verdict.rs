@@ -101,7 +101,7 @@ fn protected_processes_are_never_chosen() {
 }
 
 #[test]
-fn of_equals_the_younger_dies_whatever_the_order_of_the_list() {
+fn the_younger_of_equals_dies_in_any_list_order() {
     let mut processes = [process(10, ALICE, 60), process(12, ALICE, 60), process(11, ALICE, 60)];
     for _ in 0..3 {
         processes.rotate_left(1);

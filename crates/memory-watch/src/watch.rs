@@ -291,7 +291,7 @@ pub struct Inherited {
     pub limit: SlotLimit,
     /// The kinds of memory that the account counts.
     pub count: Count,
-    /// The value that the previous owner [stored](Watch::remember).
+    /// The value that the previous owner [stored](Watch::store_memo).
     pub memo: u64,
 }
 
@@ -366,7 +366,7 @@ pub trait Watch: Send {
 
     /// Stores a value of the owner with a user's account, for the next daemon that takes it over.
     /// Initially 0. Without effect if the accounts do not outlive the watch.
-    fn remember(&mut self, _account: AccountId, _memo: u64) -> Result<(), NotifierError> {
+    fn store_memo(&mut self, _account: AccountId, _memo: u64) -> Result<(), NotifierError> {
         Ok(())
     }
 

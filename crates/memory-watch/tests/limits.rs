@@ -342,7 +342,7 @@ fn pages_added_to_the_sum_are_reported_without_kills() {
 }
 
 #[test]
-fn of_eight_allocators_one_dies_and_the_next_only_when_the_latch_is_released() {
+fn one_of_eight_allocators_dies_and_the_next_after_the_latch_is_released() {
     let uid = Uid(61_110);
     let Some(mut notifier) = notifier() else { return };
     notifier.set_limit(uid.into(), LIMIT).unwrap();

@@ -56,7 +56,7 @@ fn leave(filesystem: &BpfFilesystem, users: &[(u32, u64)]) {
     let mut notifier = Notifier::load_pinned(&filesystem.root()).unwrap();
     for (number, memo) in users {
         notifier.set_limit(user(*number), limit(support::FAR_AWAY)).unwrap();
-        notifier.remember(user(*number), *memo).unwrap();
+        notifier.store_memo(user(*number), *memo).unwrap();
     }
     notifier.leave_behind();
 }
@@ -80,7 +80,7 @@ fn users_limits_and_memos_are_inherited() {
 }
 
 #[test]
-fn users_who_share_an_account_still_do_when_it_is_taken_over() {
+fn users_of_an_account_share_it_after_a_takeover() {
     let Some(filesystem) = BpfFilesystem::new() else { return };
     let group = AccountId::Group(GroupId::new(0x4321).unwrap());
     let (stays, leaves) = (Uid(UID + 30), Uid(UID + 31));

@@ -145,7 +145,7 @@ fn memory_that_comes_back_because_swap_is_taken_away_stays_charged() {
 }
 
 #[test]
-fn an_account_far_from_its_limit_follows_what_is_swapped_out() {
+fn an_account_far_from_its_limit_follows_swap_out() {
     let Some(mut scene) = Scene::new(Uid(61_307), BATCHED) else { return };
     scene.hog.execute(&format!("touch {PAGES}"));
     scene.hog.execute("pageout");

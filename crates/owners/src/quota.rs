@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_with_many_uids_gets_what_one_with_a_single_uid_gets() {
+    fn owners_with_many_uids_and_with_one_get_equal_shares() {
         let mut quota = Quota::new(SIZE);
         assert_eq!(take_all(&mut quota, user(1), std::iter::repeat_n(1, 65_536)), 8);
         assert_eq!(take_all(&mut quota, user(2), 100_000..165_536), 8);

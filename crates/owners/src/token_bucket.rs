@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn time_that_goes_back_gives_nothing() {
+    fn a_clock_that_goes_back_adds_no_tokens() {
         let mut bucket = TokenBucket::new(RATE, 10 * SECOND);
         bucket.take(10 * SECOND, 3).unwrap();
         assert!(!bucket.is_ready(0));

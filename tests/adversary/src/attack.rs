@@ -10,7 +10,7 @@ use harness::users::{Uid, User};
 pub const ATTACKER: User = User { uid: Uid(64_200), subordinate: 400_000, count: 65_000 };
 /// Another user with a limit.
 pub const BYSTANDER: User = User { uid: Uid(64_201), subordinate: 0, count: 0 };
-/// A user who has no limit at first.
+/// A user without a limit at first.
 pub const NEWCOMER: User = User { uid: Uid(64_202), subordinate: 0, count: 0 };
 
 /// Another user with a limit, which holds memory within it during each attack.

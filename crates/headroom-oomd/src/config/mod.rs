@@ -301,7 +301,7 @@ fn only_once(limits: &BTreeMap<LimitTarget, Entry>, files: &[PathBuf]) -> Result
             let (first, second) =
                 if place(other) < place(entry) { (other, entry) } else { (entry, other) };
             let message = format!(
-                "uid {uid} has a limit already, see {}:{}; whoever shares one can have no other",
+                "uid {uid} has a limit already, see {}:{}; a user can have one limit only",
                 files[first.file].display(),
                 first.line
             );
@@ -518,11 +518,7 @@ mod tests {
             ("[[limit]]\nuser = 5000\nhrad = \"1G\"\n", 3, "did you mean \"hard\"?"),
             ("[[limits]]\nuser = 5000\n", 1, "did you mean \"limit\"?"),
             ("\nverbose = true\n", 2, "accepts \"limit\", \"machine\", \"rule\", \"metrics\""),
-            (
-                "[[limit]]\nuser = \"nobody-i-know\"\nhard = \"1G\"\n",
-                2,
-                "no user \"nobody-i-know\"",
-            ),
+            ("[[limit]]\nuser = \"unknown-user\"\nhard = \"1G\"\n", 2, "no user \"unknown-user\""),
             ("[[limit]]\nuser = 5000\n\n[[limit]]\nuser = 1\nhard = \"1G\"\n", 1, "no \"hard\""),
             ("[[limit]]\nhard = \"1G\"\n", 1, "no target: add \"user\""),
             ("[[limit]]\nuser = -1\nhard = \"1G\"\n", 2, "-1 is no uid"),
@@ -549,7 +545,7 @@ mod tests {
             ("[[rule]]\nkill = \"avoid\"\nnam = \"x\"\n", 3, "did you mean \"name\"?"),
             ("[[rule]]\nkill = \"avoid\"\nname = 5\n", 3, "is a text, not a integer"),
             ("[[rule]]\nkill = \"avoid\"\nname-regex = \"(\"\n", 3, "unclosed group"),
-            ("[[rule]]\nkill = \"avoid\"\nuser = \"nobody-i-know\"\n", 3, "no user"),
+            ("[[rule]]\nkill = \"avoid\"\nuser = \"unknown-user\"\n", 3, "no user"),
             (
                 "[[rule]]\nkill = \"avoid\"\nname = \"x\"\nname-regex = \"y\"\n",
                 4,
@@ -562,7 +558,7 @@ mod tests {
             ("[[limit]]\nhard = \"1G\"\ncgroup = \"/\"\n", 3, "[machine]"),
             ("[[limit]]\ncgroup = \"/a/../b\"\nhard = \"1G\"\n", 2, "is called \"..\""),
             ("[[limit]]\ncgroup = 5\nhard = \"1G\"\n", 2, "not a integer"),
-            ("[[limit]]\nsession = \"nobody-i-know\"\nhard = \"1G\"\n", 2, "no user"),
+            ("[[limit]]\nsession = \"unknown-user\"\nhard = \"1G\"\n", 2, "no user"),
             ("[[limit]]\nname = \"a\"\nsession = \"*\"\nhard = \"1G\"\n", 2, "is for \"users\""),
             ("[[limit]]\nuser = 5\ncgroup = \"/a\"\nhard = \"1G\"\n", 1, "\"user\" and \"cgroup\""),
             ("[[limit]]\ncgroup = \"/a\"\nhard = \"1\"\n", 3, "Add a unit"),

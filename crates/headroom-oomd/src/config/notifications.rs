@@ -8,7 +8,7 @@
 //! [hooks]
 //! before = ["/usr/local/sbin/save-what-can-be-saved", "now"]
 //! budget-ms = 20                                 # longest time that a kill waits for `before`
-//! after = ["/usr/local/sbin/tell-the-team"]
+//! after = ["/usr/local/sbin/notify-the-team"]
 //! warn = ["/usr/local/sbin/warn"]                # an account crosses its soft limit
 //!
 //! [warnings]
@@ -111,7 +111,7 @@ impl Default for NotificationConfig {
     }
 }
 
-/// One line per setting, such as `hooks.after: /usr/local/sbin/tell-the-team`.
+/// One line per setting, such as `hooks.after: /usr/local/sbin/notify-the-team`.
 impl fmt::Display for NotificationConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { metrics, hooks, .. } = self;

@@ -254,7 +254,7 @@ impl Leases {
         };
         let mut balance = lease.granted - spent;
         if known.is_none() {
-            // Of what only the client remembers, grants as much as fits.
+            // The grants are recorded by the client alone: renews as much as fits.
             let beside = i64::try_from(base.saturating_sub(1)).unwrap_or(0) - lease.base;
             let beside = u64::try_from(beside).unwrap_or(0).min(free);
             let kept = unspent.min(free - beside);

@@ -210,7 +210,7 @@ impl Accounts {
         }
         self.watch.set_limit(account, SlotLimit { soft_pages, hard_pages })?;
         self.restrict_unarmed_kills(account, rules)?;
-        self.watch.remember(account, Origin::of(change.layers()).memo())?;
+        self.watch.store_memo(account, Origin::of(change.layers()).memo())?;
         self.ledger.apply(change);
         let (hard_bytes, soft_bytes) = (limit.hard_bytes(), limit.soft_bytes());
         tracing::info!(uid, group, hard_bytes, soft_bytes, "limit set");

@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn a_users_own_limit_leaves_what_root_has_set_known() {
+    fn a_users_own_limit_keeps_the_limit_of_root() {
         let limit = |mib: u64| Limit::new(mib << 20, None).unwrap();
         let of = |layers: LimitLayers| Origin::of_memo(Origin::of(&layers).memo());
         let (runtime, root, user) = (Source::Runtime, Requester::Root, Requester::User(Uid(7)));

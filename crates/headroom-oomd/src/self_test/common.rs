@@ -75,7 +75,7 @@ pub(super) fn last_kill(oom: &OomManager) -> Option<Why> {
     oom.records().latest(LATEST, None).into_iter().find(|why| why.victim.is_some())
 }
 
-/// A manager whose watch shows what it is control to.
+/// A manager with a fake watch, and the control of that watch.
 pub(super) fn oom_manager_with_fake_watch(
     reaper: Reaper,
 ) -> Result<(OomManager, FakeWatchControl), SelfTestError> {

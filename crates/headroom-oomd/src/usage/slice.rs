@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn the_charge_is_without_the_page_cache_and_what_the_kernel_can_reclaim() {
+    fn the_charge_excludes_page_cache_and_reclaimable_memory() {
         let machine = Machine::new();
         assert_eq!(machine.bytes(&[10, 11]), Some(CHARGED + 4096));
         let cached = STAT.replace("swapcached 0", "swapcached 4096");

@@ -315,7 +315,7 @@ impl Watch for Notifier {
         Ok(())
     }
 
-    fn remember(&mut self, account: AccountId, memo: u64) -> Result<(), NotifierError> {
+    fn store_memo(&mut self, account: AccountId, memo: u64) -> Result<(), NotifierError> {
         self.slot_or_error(account)?.memo.store(memo, Relaxed);
         Ok(())
     }

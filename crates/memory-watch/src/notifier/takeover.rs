@@ -51,7 +51,7 @@ impl Notifier {
             if self.index_of.insert(account, index).is_some() {
                 return Err(format!("{account} has two slots"));
             }
-            // Clients with promised memory register again and set this.
+            // Clients with leases register again and set this.
             slot.exact.store(0, Relaxed);
             let (memo, count) = (slot.memo.load(Relaxed), slot.counts());
             self.adopt_charge(account, uids, count);
