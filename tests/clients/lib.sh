@@ -96,7 +96,7 @@ fail() {
     local name
     for name in "${started[@]}"; do
         [ -s "$scratch/$name.log" ] || continue
-        echo "--- $name said:"
+        echo "--- output of $name:"
         tail -n 15 "$scratch/$name.log"
     done
     exit 1

@@ -1,6 +1,6 @@
 """hello_service.py NAME: headroom.hello.IHello in Python, on Debian's gbinder module.
 
-Registers with the service manager and serves until it is asked to die.
+Registers with the service manager and serves until it is requested to exit.
 """
 
 import ctypes
@@ -11,8 +11,8 @@ import gbinder
 
 HELLO = "headroom.hello.IHello"
 LISTENER = "headroom.hello.IHelloListener"
-ECHO, REPEAT, ASK, SUBSCRIBE, NOTIFY, DIE = range(1, 7)
-ANSWER, HEARD = 1, 2
+ECHO, REPEAT, QUERY, SUBSCRIBE, NOTIFY, DIE = range(1, 7)
+ANSWER, RECEIVED = 1, 2
 ILLEGAL_ARGUMENT = -3
 
 
@@ -30,7 +30,7 @@ class Hello:
         methods = {
             ECHO: self.echo,
             REPEAT: self.repeat,
-            ASK: self.ask,
+            QUERY: self.query,
             SUBSCRIBE: self.subscribe,
             NOTIFY: self.notify,
             DIE: lambda _: os._exit(0),
@@ -55,7 +55,7 @@ class Hello:
             reply.append_string16(text)
         else:
             reply = self.reply(ILLEGAL_ARGUMENT)
-            reply.append_string16("nothing to say")
+            reply.append_string16("empty text")
             reply.append_int32(0)  # no stack trace
         return reply
 
@@ -72,7 +72,7 @@ class Hello:
             writer.append_int32(int.from_bytes(data[at : at + 4], "little"))
         return reply
 
-    def ask(self, reader):
+    def query(self, reader):
         listener = gbinder.Client(reader.read_object(), LISTENER)
         _, question = reader.read_int32()
         request = listener.new_request()
@@ -94,9 +94,9 @@ class Hello:
         _, number = reader.read_int32()
         request = self.listener.new_request()
         request.append_int32(unsigned(number))
-        status = self.listener.transact_sync_oneway(HEARD, request)
+        status = self.listener.transact_sync_oneway(RECEIVED, request)
         if status != 0:
-            raise RuntimeError(f"the listener cannot be told: {status}")
+            raise RuntimeError(f"the listener cannot be notified: {status}")
 
 
 def main():

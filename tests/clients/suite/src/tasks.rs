@@ -69,7 +69,7 @@ fn pipe_with(content: &str) -> BinderResult<ParcelFileDescriptor> {
 
 #[async_trait]
 impl ITasksAsyncService for Tasks {
-    async fn say(&self, text: &str) -> BinderResult<String> {
+    async fn echo(&self, text: &str) -> BinderResult<String> {
         Ok(text.to_owned())
     }
 
@@ -81,11 +81,11 @@ impl ITasksAsyncService for Tasks {
         Ok(points.iter().rev().cloned().collect())
     }
 
-    async fn sayValue(&self, value: &Value) -> BinderResult<Value> {
+    async fn echoValue(&self, value: &Value) -> BinderResult<Value> {
         Ok(value.clone())
     }
 
-    async fn sayPacket(&self, packet: &Packet) -> BinderResult<Packet> {
+    async fn echoPacket(&self, packet: &Packet) -> BinderResult<Packet> {
         Ok(Packet {
             fixed: packet.fixed,
             matrix: packet.matrix,
@@ -108,7 +108,7 @@ impl ITasksAsyncService for Tasks {
         })
     }
 
-    async fn sayTree(&self, tree: &Tree) -> BinderResult<Tree> {
+    async fn echoTree(&self, tree: &Tree) -> BinderResult<Tree> {
         Ok(tree.clone())
     }
 
@@ -153,7 +153,7 @@ impl ITasksAsyncService for Tasks {
     }
 
     async fn fail(&self, code: i32) -> BinderResult<()> {
-        Err(Status::new_service_specific_error(code, Some("as asked".into())))
+        Err(Status::new_service_specific_error(code, Some("as requested".into())))
     }
 
     async fn pipeWith(&self, content: &str) -> BinderResult<ParcelFileDescriptor> {

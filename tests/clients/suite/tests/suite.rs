@@ -90,7 +90,7 @@ macro_rules! tests {
 }
 
 /// Each value is echoed.
-macro_rules! says {
+macro_rules! echoes {
     ($($name:ident $method:ident [$($value:expr),* $(,)?];)*) => {
         $(#[test]
         fn $name() {
@@ -143,18 +143,18 @@ macro_rules! reverses {
     };
 }
 
-says! {
-    booleans_come_back sayBoolean [true, false];
-    bytes_come_back sayByte [0, 1, -1, i8::MIN, i8::MAX];
-    chars_come_back sayChar [0, 65, u16::MAX];
-    ints_come_back sayInt [0, -1, i32::MIN, i32::MAX];
-    longs_come_back sayLong [0, -1, i64::MIN, i64::MAX];
-    floats_come_back sayFloat [0.0, -1.5, f32::MIN, f32::MAX, f32::INFINITY];
-    doubles_come_back sayDouble [0.0, -1.5, f64::MIN, f64::MAX, f64::NEG_INFINITY];
-    small_enums_come_back saySmall [Small::ZERO, Small::ONE, Small::SEVEN];
-    medium_enums_come_back sayMedium [Medium::ZERO, Medium::MANY];
-    large_enums_come_back sayLarge [Large::ONE, Large::HUGE];
-    strings_come_back sayString ["", "x", "hello", "größe 大 🦀", "with\0inside"];
+echoes! {
+    booleans_come_back echoBoolean [true, false];
+    bytes_come_back echoByte [0, 1, -1, i8::MIN, i8::MAX];
+    chars_come_back echoChar [0, 65, u16::MAX];
+    ints_come_back echoInt [0, -1, i32::MIN, i32::MAX];
+    longs_come_back echoLong [0, -1, i64::MIN, i64::MAX];
+    floats_come_back echoFloat [0.0, -1.5, f32::MIN, f32::MAX, f32::INFINITY];
+    doubles_come_back echoDouble [0.0, -1.5, f64::MIN, f64::MAX, f64::NEG_INFINITY];
+    small_enums_come_back echoSmall [Small::ZERO, Small::ONE, Small::SEVEN];
+    medium_enums_come_back echoMedium [Medium::ZERO, Medium::MANY];
+    large_enums_come_back echoLarge [Large::ONE, Large::HUGE];
+    strings_come_back echoString ["", "x", "hello", "größe 大 🦀", "with\0inside"];
 }
 
 reverses! {
@@ -213,15 +213,15 @@ impl ICallback for Callback {
         if times == 0 { Ok(0) } else { Ok(suite.bounce(&own, times - 1)? + 1) }
     }
 
-    fn heard(&self, number: i32) -> BinderResult<()> {
+    fn received(&self, number: i32) -> BinderResult<()> {
         let _ = self.0.as_ref().map(|sender| sender.send(number));
         Ok(())
     }
 }
 
 fn callback() -> (Strong<dyn ICallback>, Receiver<i32>) {
-    let (sender, heard) = channel();
-    (BnCallback::new_binder(Callback(Some(sender))), heard)
+    let (sender, received) = channel();
+    (BnCallback::new_binder(Callback(Some(sender))), received)
 }
 
 tests! {
@@ -229,11 +229,11 @@ tests! {
         assert_eq!((ISuite::ANSWER, ISuite::GREETING), (42, "hello"));
     }
     a_parcelable_comes_back(suite) {
-        assert_eq!(suite.sayPoint(&point(3)).unwrap(), point(3));
+        assert_eq!(suite.echoPoint(&point(3)).unwrap(), point(3));
     }
     a_parcelable_has_its_defaults(suite) {
-        let said = suite.sayPoint(&Point::default()).unwrap();
-        assert_eq!((said.x, said.y, said.flag, said.size), (0, 7, true, Medium::ONE));
+        let echoed = suite.echoPoint(&Point::default()).unwrap();
+        assert_eq!((echoed.x, echoed.y, echoed.flag, echoed.size), (0, 7, true, Medium::ONE));
     }
     no_parcelable_is_none(suite) {
         assert_eq!(suite.maybePoint(None).unwrap(), None);
@@ -255,31 +255,32 @@ tests! {
         assert_eq!(copy, [1, 2]);
     }
     a_union_has_its_default(suite) {
-        assert_eq!(suite.sayValue(&Value::default()).unwrap(), Value::Number(42));
+        assert_eq!(suite.echoValue(&Value::default()).unwrap(), Value::Number(42));
     }
     a_union_of_a_text_comes_back(suite) {
         let value = Value::Text("text".into());
-        assert_eq!(suite.sayValue(&value).unwrap(), value);
+        assert_eq!(suite.echoValue(&value).unwrap(), value);
     }
     a_union_of_a_parcelable_comes_back(suite) {
         let value = Value::Point(point(9));
-        assert_eq!(suite.sayValue(&value).unwrap(), value);
+        assert_eq!(suite.echoValue(&value).unwrap(), value);
     }
     a_union_of_an_array_comes_back(suite) {
         let value = Value::Numbers((0..1000).collect());
-        assert_eq!(suite.sayValue(&value).unwrap(), value);
+        assert_eq!(suite.echoValue(&value).unwrap(), value);
     }
     an_empty_holder_comes_back(suite) {
-        let said = suite.sayHolder(&Holder { before: 1, after: 2, ..Holder::default() }).unwrap();
-        assert_eq!((said.before, said.after), (1, 2));
-        assert!(said.extension.get_parcelable::<Point>().unwrap().is_none());
+        let holder = Holder { before: 1, after: 2, ..Holder::default() };
+        let echoed = suite.echoHolder(&holder).unwrap();
+        assert_eq!((echoed.before, echoed.after), (1, 2));
+        assert!(echoed.extension.get_parcelable::<Point>().unwrap().is_none());
     }
     a_holder_keeps_what_it_holds(suite) {
         let mut holder = Holder { before: 1, after: 2, ..Holder::default() };
         holder.extension.set_parcelable(Arc::new(point(5))).unwrap();
-        let said = suite.sayHolder(&holder).unwrap();
-        assert_eq!(said.extension.get_parcelable::<Point>().unwrap().as_deref(), Some(&point(5)));
-        assert_eq!((said.before, said.after), (1, 2));
+        let echoed = suite.echoHolder(&holder).unwrap();
+        assert_eq!(echoed.extension.get_parcelable::<Point>().unwrap().as_deref(), Some(&point(5)));
+        assert_eq!((echoed.before, echoed.after), (1, 2));
     }
     a_string_that_may_be_none_comes_back(suite) {
         assert_eq!(suite.maybeString(Some("there")).unwrap().as_deref(), Some("there"));
@@ -309,18 +310,18 @@ tests! {
     }
     an_object_of_ours_comes_back_as_itself(suite) {
         let ours = named("ours");
-        let back = suite.sayNamed(&ours).unwrap();
+        let back = suite.echoNamed(&ours).unwrap();
         assert_eq!(back.as_binder(), ours.as_binder());
         assert!(!back.as_binder().is_remote());
     }
     an_object_of_theirs_comes_back_as_the_same(suite) {
         let theirs = suite.named("theirs").unwrap();
-        let back = suite.sayNamed(&theirs).unwrap();
+        let back = suite.echoNamed(&theirs).unwrap();
         assert_eq!(back.as_binder(), theirs.as_binder());
     }
     a_bare_binder_comes_back(suite) {
         let binder = suite.named("bare").unwrap().as_binder();
-        assert_eq!(suite.sayBinder(&binder).unwrap(), binder);
+        assert_eq!(suite.echoBinder(&binder).unwrap(), binder);
     }
     no_object_is_none(suite) {
         assert!(suite.maybeNamed(None).unwrap().is_none());
@@ -367,12 +368,12 @@ tests! {
     a_file_comes_back_and_both_are_open(suite) {
         let (read, write) = std::io::pipe().unwrap();
         let ours = ParcelFileDescriptor::new(OwnedFd::from(write));
-        let back = suite.sayFile(&ours).unwrap();
+        let back = suite.echoFile(&ours).unwrap();
         File::from(OwnedFd::from(back)).write_all(b"one").unwrap();
         File::from(OwnedFd::from(ours)).write_all(b"two").unwrap();
         let mut text = String::new();
         File::from(OwnedFd::from(read)).read_to_string(&mut text).unwrap();
-        assert_eq!(text, "onetwo", "and nobody has it open any more");
+        assert_eq!(text, "onetwo", "and no process has it open any more");
     }
     two_hundred_files_come_back(suite) {
         for i in 0..200 {
@@ -387,7 +388,7 @@ tests! {
             let error = suite.failWithCode(code).unwrap_err();
             assert_eq!(error.exception_code(), ExceptionCode::ServiceSpecific);
             assert_eq!(error.service_specific_error(), code);
-            assert_eq!(error.message(), Some("as asked"));
+            assert_eq!(error.message(), Some("as requested"));
         }
     }
     exceptions_are_what_they_were(suite) {
@@ -423,7 +424,7 @@ tests! {
                 let suite = &suite;
                 scope.spawn(move || {
                     for i in 0..200 {
-                        assert_eq!(suite.sayInt(thread * 1000 + i).unwrap(), thread * 1000 + i);
+                        assert_eq!(suite.echoInt(thread * 1000 + i).unwrap(), thread * 1000 + i);
                     }
                 });
             }
@@ -435,7 +436,7 @@ tests! {
             move || suite.sleep(300).unwrap()
         });
         while !slow.is_finished() {
-            assert_eq!(suite.sayInt(1).unwrap(), 1);
+            assert_eq!(suite.echoInt(1).unwrap(), 1);
         }
         slow.join().unwrap();
     }
@@ -519,17 +520,17 @@ macro_rules! alone {
 
 alone! {
     one_way_calls_arrive_in_order(_service, suite) {
-        let (callback, heard) = callback();
+        let (callback, received) = callback();
         suite.subscribe(&callback).unwrap();
         for batch in 0..10 {
             (0..50).for_each(|i| suite.notifyAll(batch * 50 + i).unwrap());
             for i in 0..50 {
-                assert_eq!(heard.recv_timeout(PATIENCE).unwrap(), batch * 50 + i);
+                assert_eq!(received.recv_timeout(PATIENCE).unwrap(), batch * 50 + i);
             }
         }
     }
     one_way_calls_of_several_threads_all_arrive(_service, suite) {
-        let (callback, heard) = callback();
+        let (callback, received) = callback();
         suite.subscribe(&callback).unwrap();
         std::thread::scope(|scope| {
             for thread in 0..4 {
@@ -541,20 +542,21 @@ alone! {
                 });
             }
         });
-        let mut all: Vec<i32> = (0..200).map(|_| heard.recv_timeout(PATIENCE).unwrap()).collect();
+        let next = || received.recv_timeout(PATIENCE).unwrap();
+        let mut all: Vec<i32> = (0..200).map(|_| next()).collect();
         all.sort_unstable();
         assert!(all.into_iter().eq(0..200));
     }
     the_death_of_a_service_is_reported(service, suite) {
         let (_obituary, died) = watched(&suite);
         service.0.kill().unwrap();
-        died.recv_timeout(PATIENCE).expect("nobody told of it");
-        assert!(suite.sayInt(1).is_err());
+        died.recv_timeout(PATIENCE).expect("no death notification");
+        assert!(suite.echoInt(1).is_err());
     }
     the_exit_of_a_service_is_reported_too(_service, suite) {
         let (_obituary, died) = watched(&suite);
         suite.die().unwrap();
-        died.recv_timeout(PATIENCE).expect("nobody told of it");
+        died.recv_timeout(PATIENCE).expect("no death notification");
     }
     an_unlinked_recipient_is_not_notified(service, suite) {
         let (obituary, died) = watched(&suite);
@@ -562,7 +564,7 @@ alone! {
         suite.as_binder().unlink_to_death(weak).unwrap();
         let (_other, also) = watched(&suite);
         service.0.kill().unwrap();
-        also.recv_timeout(PATIENCE).expect("nobody told of it");
+        also.recv_timeout(PATIENCE).expect("no death notification");
         assert!(died.try_recv().is_err());
     }
     a_call_under_way_fails_when_its_service_dies(service, suite) {
@@ -574,7 +576,7 @@ alone! {
     calls_fail_and_do_not_hang_when_services_die_under_them(service, suite) {
         std::thread::scope(|scope| {
             for _ in 0..4 {
-                scope.spawn(|| while suite.sayInt(1).is_ok() {});
+                scope.spawn(|| while suite.echoInt(1).is_ok() {});
             }
             std::thread::sleep(Duration::from_millis(30));
             service.0.kill().unwrap();

@@ -112,11 +112,11 @@ fn points(count: i32) -> Vec<Point> {
 }
 
 /// Receives numbers; served either way.
-struct Ear(Mutex<Sender<i32>>);
+struct Recorder(Mutex<Sender<i32>>);
 
-impl Interface for Ear {}
+impl Interface for Recorder {}
 
-impl IOneWay for Ear {
+impl IOneWay for Recorder {
     fn put(&self, number: i32) -> BinderResult<()> {
         let _ = self.0.lock().unwrap().send(number);
         Ok(())
@@ -124,7 +124,7 @@ impl IOneWay for Ear {
 }
 
 #[async_trait]
-impl IOneWayAsyncService for Ear {
+impl IOneWayAsyncService for Recorder {
     async fn put(&self, number: i32) -> BinderResult<()> {
         tokio::task::yield_now().await;
         let _ = self.0.lock().unwrap().send(number);
@@ -132,9 +132,9 @@ impl IOneWayAsyncService for Ear {
     }
 }
 
-fn ear() -> (Ear, Receiver<i32>) {
-    let (sender, heard) = channel();
-    (Ear(Mutex::new(sender)), heard)
+fn recorder() -> (Recorder, Receiver<i32>) {
+    let (sender, received) = channel();
+    (Recorder(Mutex::new(sender)), received)
 }
 
 struct Obituary(Sender<()>);
@@ -155,7 +155,7 @@ impl FrozenStateChangeCallback for Weather {
 
 asynchronous! {
     an_awaited_call_is_answered(_service, tasks) {
-        assert_eq!(tasks.say("größe 大 🦀").await.unwrap(), "größe 大 🦀");
+        assert_eq!(tasks.echo("größe 大 🦀").await.unwrap(), "größe 大 🦀");
     }
     a_hundred_awaited_calls_at_once_are_answered(_service, tasks) {
         let calls: Vec<_> = (0..100)
@@ -179,7 +179,7 @@ asynchronous! {
             async move { tasks.slowly("late", 300).await.unwrap() }
         });
         while !slow.is_finished() {
-            assert_eq!(tasks.say("soon").await.unwrap(), "soon");
+            assert_eq!(tasks.echo("soon").await.unwrap(), "soon");
         }
         assert_eq!(slow.await.unwrap(), "late");
     }
@@ -201,7 +201,7 @@ asynchronous! {
     }
     unions_are_awaited(_service, tasks) {
         for value in [Value::default(), Value::Text("text".into()), Value::Numbers(vec![1, 2])] {
-            assert_eq!(tasks.sayValue(&value).await.unwrap(), value);
+            assert_eq!(tasks.echoValue(&value).await.unwrap(), value);
         }
     }
     out_parameters_are_awaited(_service, tasks) {
@@ -212,7 +212,7 @@ asynchronous! {
     an_awaited_error_has_its_code(_service, tasks) {
         let error = tasks.fail(4711).await.unwrap_err();
         assert_eq!(error.exception_code(), ExceptionCode::ServiceSpecific);
-        assert_eq!((error.service_specific_error(), error.message()), (4711, Some("as asked")));
+        assert_eq!((error.service_specific_error(), error.message()), (4711, Some("as requested")));
     }
     an_asynchronous_object_of_the_service_is_awaited(_service, tasks) {
         let named = tasks.named("Ada").await.unwrap().into_async::<Tokio>();
@@ -238,20 +238,20 @@ asynchronous! {
         }
     }
     one_way_calls_to_an_asynchronous_object_arrive_in_order(_service, tasks) {
-        let (ear, heard) = ear();
-        let ear = BnOneWay::new_async_binder(ear, TokioRuntime(Handle::current()));
-        tasks.report(&ear, 100).await.unwrap();
+        let (recorder, received) = recorder();
+        let recorder = BnOneWay::new_async_binder(recorder, TokioRuntime(Handle::current()));
+        tasks.report(&recorder, 100).await.unwrap();
         tokio::task::spawn_blocking(move || {
-            (0..100).for_each(|i| assert_eq!(heard.recv_timeout(PATIENCE).unwrap(), i));
+            (0..100).for_each(|i| assert_eq!(received.recv_timeout(PATIENCE).unwrap(), i));
         })
         .await
         .unwrap();
     }
     one_way_calls_to_a_synchronous_object_arrive_in_order(_service, tasks) {
-        let (ear, heard) = ear();
-        tasks.report(&BnOneWay::new_binder(ear), 100).await.unwrap();
+        let (recorder, received) = recorder();
+        tasks.report(&BnOneWay::new_binder(recorder), 100).await.unwrap();
         tokio::task::spawn_blocking(move || {
-            (0..100).for_each(|i| assert_eq!(heard.recv_timeout(PATIENCE).unwrap(), i));
+            (0..100).for_each(|i| assert_eq!(received.recv_timeout(PATIENCE).unwrap(), i));
         })
         .await
         .unwrap();
@@ -282,7 +282,7 @@ asynchronous! {
         service.0.kill().unwrap();
         let notified = tokio::task::spawn_blocking(move || died.recv_timeout(PATIENCE));
         notified.await.unwrap().expect("a death notification");
-        assert!(tasks.say("still there?").await.is_err());
+        assert!(tasks.echo("still there?").await.is_err());
     }
     an_awaited_call_under_way_fails_when_its_service_dies(service, tasks) {
         let calling = tokio::spawn(async move { tasks.slowly("never", 3_600_000).await });
@@ -293,21 +293,21 @@ asynchronous! {
     a_cancelled_call_does_not_affect_a_later_one(_service, tasks) {
         let gone = tokio::time::timeout(Duration::from_millis(20), tasks.slowly("gone", 200)).await;
         assert!(gone.is_err());
-        assert_eq!(tasks.say("next").await.unwrap(), "next");
+        assert_eq!(tasks.echo("next").await.unwrap(), "next");
     }
     an_asynchronous_service_knows_its_caller(_service, tasks) {
         assert_eq!(tasks.callerPid().await.unwrap(), std::process::id() as i32);
     }
     an_asynchronous_service_that_ends_itself_is_gone(_service, tasks) {
         tasks.die().await.unwrap();
-        while tasks.say("still there?").await.is_ok() {}
+        while tasks.echo("still there?").await.is_ok() {}
     }
     a_synchronous_service_is_awaited(_service, _tasks) {
         let name = own_name("ISuite");
         let _other = Service::start(env!("CARGO_BIN_EXE_suite_service"), &name);
         let suite = rsbinder::wait_for_interface_async::<dyn ISuite>(&name).await.unwrap();
         let suite = suite.into_async::<Tokio>();
-        assert_eq!(suite.sayInt(42).await.unwrap(), 42);
+        assert_eq!(suite.echoInt(42).await.unwrap(), 42);
         assert_eq!(suite.reversePoint(&points(3)).await.unwrap()[0].x, 2);
         assert_eq!(suite.failWithCode(7).await.unwrap_err().service_specific_error(), 7);
     }
@@ -325,7 +325,7 @@ asynchronous! {
 
 synchronous! {
     an_asynchronous_service_answers_a_synchronous_client(_service, tasks) {
-        assert_eq!(tasks.say("hello").unwrap(), "hello");
+        assert_eq!(tasks.echo("hello").unwrap(), "hello");
     }
     calls_of_eight_threads_to_an_asynchronous_service_do_not_mix(_service, tasks) {
         std::thread::scope(|scope| {
@@ -340,9 +340,9 @@ synchronous! {
         });
     }
     an_asynchronous_service_calls_a_synchronous_object_back(_service, tasks) {
-        let (ear, heard) = ear();
-        tasks.report(&BnOneWay::new_binder(ear), 10).unwrap();
-        (0..10).for_each(|i| assert_eq!(heard.recv_timeout(PATIENCE).unwrap(), i));
+        let (recorder, received) = recorder();
+        tasks.report(&BnOneWay::new_binder(recorder), 10).unwrap();
+        (0..10).for_each(|i| assert_eq!(received.recv_timeout(PATIENCE).unwrap(), i));
     }
     arrays_of_fixed_size_come_back(_service, tasks) {
         assert_eq!(tasks.transpose(&[[1, 2, 3], [4, 5, 6]]).unwrap(), [[1, 4, 2], [5, 3, 6]]);
@@ -358,17 +358,17 @@ synchronous! {
             let (child, leaf) = (Some(Box::new(tree)), Tree { value: -value, ..Tree::default() });
             tree = Tree { value, child, children: vec![leaf.clone(), leaf] };
         }
-        assert!(tasks.sayTree(&tree).unwrap() == tree);
+        assert!(tasks.echoTree(&tree).unwrap() == tree);
     }
     defaults_and_constants_of_a_parcelable_are_known(_service, tasks) {
-        let said = tasks.sayPacket(&Packet::default()).unwrap();
-        assert_eq!(said.defaults, [1, 2, 19]);
-        assert_eq!(said.labels, ["a", "b"]);
-        assert_eq!((said.stamp.kind, suite::headroom::suite::Packet::LIMIT), (Kind::SEALED, 19));
+        let echoed = tasks.echoPacket(&Packet::default()).unwrap();
+        assert_eq!(echoed.defaults, [1, 2, 19]);
+        assert_eq!(echoed.labels, ["a", "b"]);
+        assert_eq!((echoed.stamp.kind, suite::headroom::suite::Packet::LIMIT), (Kind::SEALED, 19));
     }
     nested_types_and_text_in_utf8_come_back(_service, tasks) {
-        let said = tasks
-            .sayPacket(&Packet {
+        let echoed = tasks
+            .echoPacket(&Packet {
                 matrix: [[1, 2, 3], [4, 5, 6]],
                 stamp: stamp(Kind::PLAIN, i64::MIN),
                 content: Content::Stamp(stamp(Kind::SEALED, 7)),
@@ -377,15 +377,15 @@ synchronous! {
                 ..Packet::default()
             })
             .unwrap();
-        assert_eq!((said.matrix, said.stamp.time), ([[1, 2, 3], [4, 5, 6]], i64::MIN));
-        assert!(matches!(said.content, Content::Stamp(stamp) if stamp.time == 7));
-        assert_eq!((&*said.text, said.kinds), ("größe", vec![Kind::PLAIN, Kind::SEALED]));
+        assert_eq!((echoed.matrix, echoed.stamp.time), ([[1, 2, 3], [4, 5, 6]], i64::MIN));
+        assert!(matches!(echoed.content, Content::Stamp(stamp) if stamp.time == 7));
+        assert_eq!((&*echoed.text, echoed.kinds), ("größe", vec![Kind::PLAIN, Kind::SEALED]));
     }
     objects_inside_of_parcelables_come_back(_service, tasks) {
         let ours = |name| BnNamed::new_binder(Ours(name));
         let content = Content::Object(Some(ours("content").as_binder()));
-        let said = tasks
-            .sayPacket(&Packet {
+        let echoed = tasks
+            .echoPacket(&Packet {
                 content,
                 named: Some(ours("named")),
                 crowd: Some(vec![Some(ours("one")), None, Some(ours("two"))]),
@@ -393,14 +393,14 @@ synchronous! {
                 ..Packet::default()
             })
             .unwrap();
-        assert!(matches!(said.content, Content::Object(Some(object)) if !object.is_remote()));
-        assert_eq!(said.named.unwrap().name().unwrap(), "named");
-        let crowd = said.crowd.unwrap();
+        assert!(matches!(echoed.content, Content::Object(Some(object)) if !object.is_remote()));
+        assert_eq!(echoed.named.unwrap().name().unwrap(), "named");
+        let crowd = echoed.crowd.unwrap();
         let name = |one: &Strong<dyn INamed>| one.name().unwrap();
         let crowd: Vec<_> = crowd.iter().map(|one| one.as_ref().map(name)).collect();
         assert_eq!(crowd, [Some("one".to_owned()), None, Some("two".to_owned())]);
-        assert_eq!(said.objects[0], tasks.as_binder());
-        assert_eq!(said.objects.len(), 2);
+        assert_eq!(echoed.objects[0], tasks.as_binder());
+        assert_eq!(echoed.objects.len(), 2);
     }
     files_inside_of_parcelables_come_back(_service, tasks) {
         let mut pipes: Vec<_> = (0..3).map(|_| std::io::pipe().unwrap()).collect();
@@ -410,9 +410,9 @@ synchronous! {
         let mut reads =
             pipes.into_iter().map(|(read, _)| ParcelFileDescriptor::new(OwnedFd::from(read)));
         let packet = Packet { file: reads.next(), files: reads.collect(), ..Packet::default() };
-        let said = tasks.sayPacket(&packet).unwrap();
-        assert_eq!(text_of(said.file.unwrap()), "file 0");
-        assert_eq!(said.files.into_iter().map(text_of).collect::<Vec<_>>(), ["file 1", "file 2"]);
+        let echoed = tasks.echoPacket(&packet).unwrap();
+        assert_eq!(text_of(echoed.file.unwrap()), "file 0");
+        assert_eq!(echoed.files.into_iter().map(text_of).collect::<Vec<_>>(), ["file 1", "file 2"]);
     }
     thirty_files_come_in_one_array(_service, tasks) {
         let contents: Vec<String> = (0..30).map(|i| format!("content {i}")).collect();
@@ -446,18 +446,18 @@ synchronous! {
         assert_eq!(tasks.getInterfaceHash().unwrap(), "0123abcd");
     }
     a_watcher_is_notified_when_a_service_is_frozen_and_thawed(service, tasks) {
-        let (sender, heard) = channel();
+        let (sender, received) = channel();
         let weather = Arc::new(Weather(Mutex::new(sender)));
         tasks.as_binder().add_frozen_state_change_callback_arc(&weather).unwrap();
-        assert_eq!(heard.recv_timeout(PATIENCE).unwrap(), FrozenState::Unfrozen);
+        assert_eq!(received.recv_timeout(PATIENCE).unwrap(), FrozenState::Unfrozen);
         let (driver, pid) = (ProcessState::as_self(), service.0.id() as i32);
         driver.freeze_process(pid, true, PATIENCE).unwrap();
-        assert_eq!(heard.recv_timeout(PATIENCE).unwrap(), FrozenState::Frozen);
-        assert!(tasks.say("frozen").is_err());
+        assert_eq!(received.recv_timeout(PATIENCE).unwrap(), FrozenState::Frozen);
+        assert!(tasks.echo("frozen").is_err());
         assert!(driver.process_freeze_info(pid).unwrap().sync_received);
         driver.freeze_process(pid, false, PATIENCE).unwrap();
-        assert_eq!(heard.recv_timeout(PATIENCE).unwrap(), FrozenState::Unfrozen);
-        assert_eq!(tasks.say("thawed").unwrap(), "thawed");
+        assert_eq!(received.recv_timeout(PATIENCE).unwrap(), FrozenState::Unfrozen);
+        assert_eq!(tasks.echo("thawed").unwrap(), "thawed");
     }
     a_client_that_reconnects_finds_the_successor_of_the_dead(service, _tasks) {
         let name = own_name("ITasks");
@@ -465,11 +465,11 @@ synchronous! {
         let uri = Uri::kernel().with_service(&name);
         hub::wait_for_interface::<dyn ITasks::ITasks>(&name).unwrap();
         let tasks = Reconnecting::<dyn ITasks::ITasks>::builder(uri).build().unwrap();
-        assert_eq!(tasks.with(|tasks| tasks.say("first")).unwrap(), "first");
+        assert_eq!(tasks.with(|tasks| tasks.echo("first")).unwrap(), "first");
         drop(first);
         let _second = Service::start(env!("CARGO_BIN_EXE_tasks_service"), &name);
         let again = std::time::Instant::now();
-        while tasks.with(|tasks| tasks.say("second")).is_err() {
+        while tasks.with(|tasks| tasks.echo("second")).is_err() {
             assert!(again.elapsed() < PATIENCE, "{:?}", tasks.last_error());
         }
         drop(service);
@@ -482,7 +482,7 @@ synchronous! {
         let extension = BnNamed::new_binder(Ours("extension"));
         named.as_binder().set_extension(&extension.as_binder()).unwrap();
         let packet = Packet { named: Some(named), ..Packet::default() };
-        let back = tasks.sayPacket(&packet).unwrap().named.unwrap();
+        let back = tasks.echoPacket(&packet).unwrap().named.unwrap();
         let extension = back.as_binder().get_extension().unwrap().expect("an extension");
         assert_eq!(extension.into_interface::<dyn INamed>().unwrap().name().unwrap(), "extension");
     }

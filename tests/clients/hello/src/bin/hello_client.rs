@@ -25,7 +25,7 @@ impl IHelloListener for Listener {
         Ok(question * 2)
     }
 
-    fn heard(&self, number: i32) -> BinderResult<()> {
+    fn received(&self, number: i32) -> BinderResult<()> {
         let _ = self.0.send(number);
         Ok(())
     }
@@ -42,7 +42,7 @@ impl DeathRecipient for Obituary {
 struct Client {
     service: Strong<dyn IHello>,
     listener: Strong<dyn IHelloListener>,
-    heard: Receiver<i32>,
+    received: Receiver<i32>,
 }
 
 fn check(condition: bool, message: impl FnOnce() -> String) -> Outcome<()> {
@@ -52,13 +52,13 @@ fn check(condition: bool, message: impl FnOnce() -> String) -> Outcome<()> {
 impl Client {
     fn connect(name: &str) -> Outcome<Self> {
         let service = hub::wait_for_interface::<dyn IHello>(name)?;
-        let (sender, heard) = channel();
-        Ok(Self { service, listener: BnHelloListener::new_binder(Listener(sender)), heard })
+        let (sender, received) = channel();
+        Ok(Self { service, listener: BnHelloListener::new_binder(Listener(sender)), received })
     }
 
     fn echo(&self) -> Outcome {
         let reply = self.service.echo("hello")?;
-        check(reply == "hello", || format!("echo said '{reply}'"))?;
+        check(reply == "hello", || format!("the echo was '{reply}'"))?;
         Ok(format!("echo: '{reply}'"))
     }
 
@@ -80,7 +80,7 @@ impl Client {
     }
 
     fn nested(&self) -> Outcome {
-        let answer = self.service.ask(&self.listener, 21)?;
+        let answer = self.service.query(&self.listener, 21)?;
         check(answer == 42, || format!("the nested call answered {answer}"))?;
         Ok(format!("nested call: {answer}"))
     }
@@ -94,8 +94,8 @@ impl Client {
                 self.service.notify(number)?;
             }
             for number in batch * 50..(batch + 1) * 50 {
-                let heard = self.heard.recv_timeout(PATIENCE)?;
-                check(heard == number, || format!("heard {heard} in place of {number}"))?;
+                let received = self.received.recv_timeout(PATIENCE)?;
+                check(received == number, || format!("received {received} in place of {number}"))?;
             }
         }
         Ok(format!("one-way calls: {NUMBERS} there and back, in order"))
@@ -138,7 +138,7 @@ impl Client {
         let obituary = Arc::new(Obituary(sender));
         self.service.as_binder().link_to_death_arc(&obituary)?;
         self.service.die()?;
-        died.recv_timeout(PATIENCE).map_err(|_| "nobody told of the service's death")?;
+        died.recv_timeout(PATIENCE).map_err(|_| "no notification of the death of the service")?;
         check(self.service.echo("still there?").is_err(), || "a dead service answered".into())?;
         Ok("death: told of it, and calls fail".into())
     }

@@ -18,7 +18,7 @@ impl Interface for Hello {}
 impl IHello for Hello {
     fn echo(&self, text: &str) -> BinderResult<String> {
         if text.is_empty() {
-            return Err((ExceptionCode::IllegalArgument, "nothing to say").into());
+            return Err((ExceptionCode::IllegalArgument, "empty text").into());
         }
         Ok(text.to_owned())
     }
@@ -27,7 +27,7 @@ impl IHello for Hello {
         Ok(data.repeat(usize::try_from(times).unwrap_or(0)))
     }
 
-    fn ask(&self, listener: &Listener, question: i32) -> BinderResult<i32> {
+    fn query(&self, listener: &Listener, question: i32) -> BinderResult<i32> {
         listener.answer(question)
     }
 
@@ -38,7 +38,7 @@ impl IHello for Hello {
 
     fn notify(&self, number: i32) -> BinderResult<()> {
         match &*self.listener.lock().unwrap() {
-            Some(listener) => listener.heard(number),
+            Some(listener) => listener.received(number),
             None => Ok(()),
         }
     }

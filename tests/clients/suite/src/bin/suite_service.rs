@@ -33,12 +33,12 @@ struct Suite {
 
 impl Interface for Suite {}
 
-macro_rules! say {
+macro_rules! echo {
     ($($name:ident $ty:ty),* $(,)?) => {
         $(fn $name(&self, value: $ty) -> BinderResult<$ty> { Ok(value) })*
     };
 }
-macro_rules! say_ref {
+macro_rules! echo_ref {
     ($($name:ident $ty:ty),* $(,)?) => {
         $(fn $name(&self, value: &$ty) -> BinderResult<$ty> { Ok(value.clone()) })*
     };
@@ -56,11 +56,11 @@ fn refused(error: std::io::Error) -> Status {
 }
 
 impl ISuite for Suite {
-    say! {
-        sayBoolean bool, sayByte i8, sayChar u16, sayInt i32, sayLong i64, sayFloat f32,
-        sayDouble f64, saySmall Small, sayMedium Medium, sayLarge Large,
+    echo! {
+        echoBoolean bool, echoByte i8, echoChar u16, echoInt i32, echoLong i64, echoFloat f32,
+        echoDouble f64, echoSmall Small, echoMedium Medium, echoLarge Large,
     }
-    say_ref! { sayPoint Point, sayBinder SIBinder, sayNamed Strong<dyn INamed> }
+    echo_ref! { echoPoint Point, echoBinder SIBinder, echoNamed Strong<dyn INamed> }
     reverse! {
         reverseBoolean bool, reverseByte u8, reverseChar u16, reverseInt i32, reverseLong i64,
         reverseFloat f32, reverseDouble f64, reverseString String, reverseSmall Small,
@@ -68,23 +68,23 @@ impl ISuite for Suite {
         reverseNamed Strong<dyn INamed>, reverseList String,
     }
 
-    fn sayValue(&self, value: &Value) -> BinderResult<Value> {
+    fn echoValue(&self, value: &Value) -> BinderResult<Value> {
         Ok(value.clone())
     }
 
-    fn sayHolder(&self, value: &Holder) -> BinderResult<Holder> {
-        let mut said = Holder { before: value.before, after: value.after, ..Holder::default() };
+    fn echoHolder(&self, value: &Holder) -> BinderResult<Holder> {
+        let mut echoed = Holder { before: value.before, after: value.after, ..Holder::default() };
         if let Some(point) = value.extension.get_parcelable::<Point>()? {
-            said.extension.set_parcelable(point)?;
+            echoed.extension.set_parcelable(point)?;
         }
-        Ok(said)
+        Ok(echoed)
     }
 
-    fn sayString(&self, value: &str) -> BinderResult<String> {
+    fn echoString(&self, value: &str) -> BinderResult<String> {
         Ok(value.to_owned())
     }
 
-    fn sayFile(&self, value: &ParcelFileDescriptor) -> BinderResult<ParcelFileDescriptor> {
+    fn echoFile(&self, value: &ParcelFileDescriptor) -> BinderResult<ParcelFileDescriptor> {
         Ok(value.try_clone()?)
     }
 
@@ -154,7 +154,7 @@ impl ISuite for Suite {
     }
 
     fn failWithCode(&self, code: i32) -> BinderResult<()> {
-        Err(Status::new_service_specific_error(code, Some("as asked".into())))
+        Err(Status::new_service_specific_error(code, Some("as requested".into())))
     }
 
     fn failWithException(&self, code: i32) -> BinderResult<()> {
@@ -165,7 +165,7 @@ impl ISuite for Suite {
             -5 => ExceptionCode::IllegalState,
             _ => ExceptionCode::UnsupportedOperation,
         };
-        Err((code, "as asked").into())
+        Err((code, "as requested").into())
     }
 
     fn failWithStatus(&self, status: i32) -> BinderResult<()> {
@@ -179,7 +179,7 @@ impl ISuite for Suite {
 
     fn notifyAll(&self, number: i32) -> BinderResult<()> {
         match &*self.callback.lock().unwrap() {
-            Some(callback) => callback.heard(number),
+            Some(callback) => callback.received(number),
             None => Ok(()),
         }
     }

@@ -5,5 +5,5 @@ interface IHelloListener {
     /** Answers while its own call is under way. */
     int answer(int question);
     /** One way. */
-    oneway void heard(int number);
+    oneway void received(int number);
 }

@@ -6,5 +6,5 @@ import headroom.suite.ISuite;
 interface ICallback {
     /** Called while its own call is under way; calls back so many times. */
     int bounce(in ISuite suite, int times);
-    oneway void heard(int number);
+    oneway void received(int number);
 }

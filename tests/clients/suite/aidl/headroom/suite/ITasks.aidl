@@ -13,12 +13,12 @@ import rsbinder.stream.StreamEndpoint;
 
 /** What both ends may do asynchronously; codes are given by hand. */
 interface ITasks {
-    String say(in String text) = 10;
+    String echo(in String text) = 10;
     int sum(in int[] numbers) = 11;
     Point[] reverse(in Point[] points) = 12;
-    Value sayValue(in Value value) = 13;
-    Packet sayPacket(in Packet packet) = 14;
-    Tree sayTree(in Tree tree) = 15;
+    Value echoValue(in Value value) = 13;
+    Packet echoPacket(in Packet packet) = 14;
+    Tree echoTree(in Tree tree) = 15;
     Pair<int, String> swap(in Pair<int, String> pair) = 16;
     int[2][3] transpose(in int[2][3] matrix) = 17;
     void fill(out int[4] four, inout String[] words) = 18;
