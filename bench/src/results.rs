@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_no_result_is_named() {
+    fn an_invalid_result_line_is_reported() {
         let good = serde_json::to_string(&line("4 B", 1.0)).unwrap();
         for bad in ["oops", "{}", r#"{"bench":"x"}"#, "[1]"] {
             let error = parse(&format!("{good}\n{bad}\n")).unwrap_err().to_string();

@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_lists_the_later_one_counts_case_by_case() {
+    fn the_later_of_two_lists_takes_precedence_per_case() {
         let reference = [played("a.a", &["one"]), played("a.b", &["two"])];
         let subject = [played("a.a", &["1"]), played("a.b", &["two"])];
         let mut list = known("a.a", "- one\n+ uno\n");

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_thread_has_its_request_whichever_came_first() {
+    fn each_thread_has_its_request_in_any_order() {
         let mut calls = Calls::default();
         for tid in [7, 3, 5] {
             assert!(!calls.knows(tid));

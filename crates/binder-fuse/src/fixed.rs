@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_logs_only_where_they_are_wanted() {
+    fn logs_exist_only_if_enabled() {
         assert_eq!(lookup(ROOT_ID, "binder_logs", Logs::Absent), None);
         assert_eq!(place(LOGS_ID, Logs::Absent), None);
         assert_eq!(lookup(PROCESSES_ID, "1", Logs::Absent), None);

@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn short_lists_in_which_the_mapping_is_cost_nothing() {
+    fn short_lists_with_the_mapping_cost_nothing() {
         let mut budgets = LookupBudgets::new();
         for _ in 0..1_000_000 {
             budgets.note(OTHER, &lookup(FREE, Some(0)));

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_takes_too_long_is_given_up() {
+    fn a_list_that_takes_too_long_is_abandoned() {
         let long = "7f0000000000-7f0000001000 r--p 00000000 00:00 0\n".repeat(LINES_A_LOOK);
         let text = [&long, MAPS].concat();
         let find = |late| find_in(text.as_bytes(), FUSE, 4098, || late);

@@ -88,7 +88,7 @@ fn garbage_gets_an_error_that_names_the_peer_and_other_clients_continue() {
 }
 
 #[test]
-fn a_client_that_never_reads_does_not_hold_up_others() {
+fn a_client_that_never_reads_does_not_delay_others() {
     let running = start();
     let mut deaf = Vec::new();
     for _ in 0..8 {

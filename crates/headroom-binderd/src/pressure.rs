@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn more_than_everything_is_never_available() {
+    fn more_than_the_total_is_never_available() {
         let low = |percent| Pressure::watch(percent, None).unwrap().0.is_low(1).unwrap();
         assert!(low(101) && !low(0));
         assert!(!Pressure::watch(100, None).unwrap().0.is_low(0).unwrap(), "nothing to give back");

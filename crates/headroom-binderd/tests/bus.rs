@@ -141,7 +141,7 @@ fn a_bus_ends_with_the_process_that_made_it_however_that_ends() {
 }
 
 #[test]
-fn a_program_that_cannot_be_started_is_an_error_and_leaves_nothing() {
+fn an_unstartable_program_is_an_error_and_leaves_nothing() {
     if skipped() {
         return;
     }

@@ -255,7 +255,7 @@ fn receivers_see_the_effective_uid_of_the_process_that_opened_the_device() {
 const UIDS_SEEN: [u32; 4] = [0, 0, 65534, 0];
 
 #[test]
-fn commands_in_memory_that_we_have_to_provide_ourselves_do_not_hang_the_bus() {
+fn commands_in_a_mapping_of_a_served_file_do_not_hang_the_bus() {
     if cannot_mount() {
         return;
     }

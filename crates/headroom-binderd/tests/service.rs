@@ -36,7 +36,7 @@ fn notification(manager: &UnixDatagram) -> Option<String> {
 }
 
 #[test]
-fn as_the_service_has_it_calls_carry_descriptors_and_priorities_and_idle_memory_goes_back() {
+fn under_the_unit_calls_carry_descriptors_and_priorities_and_idle_memory_is_reclaimed() {
     if cannot_mount() {
         return;
     }
@@ -81,7 +81,7 @@ fn as_the_service_has_it_calls_carry_descriptors_and_priorities_and_idle_memory_
 }
 
 #[test]
-fn as_the_service_has_it_its_guardian_ends_the_bus_of_a_daemon_that_is_killed() {
+fn under_the_unit_the_guardian_ends_the_bus_of_a_killed_daemon() {
     if cannot_mount() {
         return;
     }
@@ -94,7 +94,7 @@ fn as_the_service_has_it_its_guardian_ends_the_bus_of_a_daemon_that_is_killed() 
 }
 
 #[test]
-fn as_the_service_has_it_buffers_can_be_stored_by_notices() {
+fn under_the_unit_buffers_can_be_stored_by_notices() {
     if cannot_mount() {
         return;
     }

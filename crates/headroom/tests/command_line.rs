@@ -14,7 +14,7 @@ use control::oomd::{
 use support::{FakeDaemon, headroom, run};
 
 #[test]
-fn bad_input_is_refused_with_the_word_that_is_wrong() {
+fn bad_input_is_refused_with_the_invalid_word() {
     // arguments, expected error
     let cases: &[(&[&str], &str)] = &[
         (&[], "Usage"),

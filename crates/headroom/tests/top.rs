@@ -72,7 +72,7 @@ fn top(dir: &Path) -> std::process::Command {
 }
 
 #[test]
-fn on_a_terminal_keys_select_and_set_a_limit_and_the_terminal_is_given_back() {
+fn on_a_terminal_keys_select_and_set_a_limit_and_the_terminal_is_restored() {
     let dir = tempfile::tempdir().unwrap();
     let (_daemon, requests) = daemon(dir.path(), 1000);
     let mut pty = Pty::start(top(dir.path()), 100, 30);
@@ -113,7 +113,7 @@ fn on_sigterm_it_restores_the_terminal() {
 }
 
 #[test]
-fn a_terminal_that_goes_away_ends_it_though_no_signal_comes() {
+fn a_closed_terminal_ends_it_without_a_signal() {
     let dir = tempfile::tempdir().unwrap();
     let (_daemon, _) = daemon(dir.path(), 3);
     let mut pty = Pty::start_apart(top(dir.path()), 80, 24);
@@ -136,7 +136,7 @@ fn a_daemon_that_restarts_is_reported() {
 }
 
 #[test]
-fn without_a_daemon_there_is_nothing_to_show() {
+fn without_a_daemon_top_fails_and_leaves_the_terminal_unchanged() {
     let dir = tempfile::tempdir().unwrap();
     let mut pty = Pty::start(top(dir.path()), 80, 24);
     assert_eq!(pty.ended().code(), Some(1));
@@ -145,7 +145,7 @@ fn without_a_daemon_there_is_nothing_to_show() {
 }
 
 #[test]
-fn in_a_pipe_it_is_text_or_json() {
+fn output_to_a_pipe_is_text_or_json() {
     let dir = tempfile::tempdir().unwrap();
     let (_daemon, _) = daemon(dir.path(), 5);
     let (code, text, stderr) = run(headroom(dir.path()).args(["top", "--once"]));

@@ -196,7 +196,7 @@ fn one_daemon_that_cannot_start_takes_the_other_down() {
 }
 
 #[test]
-fn a_killed_daemon_is_named_and_swept_up_after() {
+fn a_killed_daemon_is_reported_and_its_files_are_removed() {
     need_daemons!();
     for (victim, name) in [(0, "binder"), (1, "oom")] {
         let mut up = Up::start(&[]);

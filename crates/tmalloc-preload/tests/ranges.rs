@@ -43,7 +43,7 @@ proptest! {
 }
 
 #[test]
-fn a_full_list_forgets_what_is_new_and_keeps_what_it_has() {
+fn a_full_list_drops_new_entries() {
     let mut ranges = Box::new(Ranges::new());
     for n in 0..MOST + 10 {
         ranges.set(2 * n, 2 * n + 1, Some(Kind::Granted));

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_is_not_named_is_the_end_and_a_second_line_adds_to_the_first() {
+    fn a_syscall_outside_the_filter_kills_and_filter_lines_are_merged() {
         if !test_support::privileged() {
             return;
         }

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn zero_and_free_handles_cannot_be_given_back() {
+    fn zero_and_free_handles_cannot_be_released() {
         let mut handles = Handles::default();
         assert!(!handles.give_back(0));
         assert!(!handles.give_back(7));

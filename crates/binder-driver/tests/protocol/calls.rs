@@ -237,7 +237,7 @@ fn a_thread_that_exits_fails_the_call_it_serves_and_the_process_lives_on() {
 }
 
 #[test]
-fn a_call_handed_to_a_thread_that_exits_unread_goes_to_another() {
+fn a_call_of_a_thread_that_exits_unread_goes_to_another() {
     let (mut world, manager, [client]) = World::with_manager();
     let worker = binder_driver::Caller { tid: 2, ..manager };
     world.park(worker, &[Command::EnterLooper]);

@@ -107,7 +107,7 @@ fn a_reply_whose_files_cannot_be_passed_fails_for_the_waiting_caller() {
 }
 
 #[test]
-fn a_reader_that_dies_while_it_is_given_files_leaves_the_call_to_another() {
+fn a_reader_that_dies_during_fd_delivery_leaves_the_call_to_another() {
     let (mut world, manager, client) = world_with_files();
     let second = Caller { tid: 2, ..manager };
     world.greet(second);
@@ -251,7 +251,7 @@ fn a_receiver_that_dies_unread_leaves_no_file_behind() {
 }
 
 #[test]
-fn a_bad_descriptor_behind_good_ones_gives_them_back() {
+fn a_bad_descriptor_releases_the_good_ones_before_it() {
     let (mut world, _manager, client) = world_with_files();
     let parcel = array(&mut world, client, &[3, 150]);
     let call = world.oneway(client, 0, 1, &parcel);

@@ -302,7 +302,7 @@ fn unknown_handles_are_refused_or_ignored() {
 }
 
 #[test]
-fn freeing_a_foreign_or_freed_buffer_is_ignored() {
+fn freeing_a_foreign_or_freed_buffer_has_no_effect() {
     let (mut world, manager, [client, other]) = World::with_manager();
     let calls = [client, other].map(|caller| {
         let call = world.call(caller, 0, &Parcel::bytes(&[9; 32]));

@@ -93,7 +93,7 @@ fn a_removed_context_serves_its_opens_and_takes_no_more() {
 }
 
 #[test]
-fn a_stale_open_is_an_error_everywhere() {
+fn each_operation_on_a_stale_open_is_an_error() {
     let (mut world, manager, [client]) = World::with_manager();
     world.release(client);
     assert_eq!(world.read(client).result, Err(Errno::EBADF));

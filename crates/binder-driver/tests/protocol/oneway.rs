@@ -119,7 +119,7 @@ fn a_oneway_call_lost_by_a_faulting_reader_lets_the_next_one_go() {
 }
 
 #[test]
-fn a_oneway_call_handed_to_a_thread_that_exits_unread_goes_to_another() {
+fn a_oneway_call_of_a_thread_that_exits_unread_goes_to_another() {
     let (mut world, manager, [client]) = World::with_manager();
     let worker = Caller { tid: 2, ..manager };
     world.park(worker, &[Command::EnterLooper]);

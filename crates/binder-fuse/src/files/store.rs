@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_taken_file_is_the_senders_own_until_it_is_dropped() {
+    fn a_taken_file_belongs_to_the_sender_until_it_is_dropped() {
         let (mut read, mut write) = std::io::pipe().unwrap();
         let mut store = Store::new(Closers::new());
         let token = store.take(CHARGE, own_tid(), write.as_raw_fd() as u32).unwrap();

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_handler_is_left_to_the_scheduler() {
+    fn a_busy_handler_does_not_share_a_cpu() {
         let (mut chain, _) = chain_of_calls(Duration::from_micros(500));
         assert!(!chain.wants_one_cpu());
     }

@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_that_is_too_old_is_named() {
+    fn an_outdated_kernel_is_named() {
         let (old, flags2) = init(30, 0);
         let error = negotiate(&old, flags2, MappingKind::Passthrough).unwrap_err();
         assert!(error.to_string().contains("7.30"), "{error}");

@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_shows_what_is_left_and_what_is_dying() {
+    fn the_table_shows_headroom_and_kills_in_flight() {
         let limit = UserLimit {
             account: AccountRef::user(Uid(4_000_000_000)),
             group: None,

@@ -103,7 +103,7 @@ fn a_service_manager_that_ends_at_once_is_reported() {
 }
 
 #[test]
-fn where_user_namespaces_are_forbidden_the_setting_is_named() {
+fn forbidden_user_namespaces_are_reported_with_the_setting() {
     if skipped() {
         return;
     }

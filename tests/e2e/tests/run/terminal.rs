@@ -21,7 +21,7 @@ fn terminal() -> (OwnedFd, File) {
 }
 
 #[test]
-fn the_terminal_is_the_commands_and_its_interrupt_comes_once() {
+fn the_command_owns_the_terminal_and_gets_one_interrupt() {
     if skipped() {
         return;
     }

@@ -13,7 +13,7 @@ use e2e::{Bus, BusError, Mapping};
 use crate::support::{expect_echo, manager, open, peer};
 
 crate::both_mappings! {
-    a_device_can_be_given_to_a_user
+    a_device_can_be_assigned_to_a_user
     a_renamed_device_is_the_same_under_another_name
     features_are_those_that_work
     without_stats_there_are_no_logs
@@ -46,7 +46,7 @@ fn names(folder: &Path) -> BTreeSet<String> {
     entries.map(|name| name.into_string().unwrap()).collect()
 }
 
-fn a_device_can_be_given_to_a_user(bus: &Bus) {
+fn a_device_can_be_assigned_to_a_user(bus: &Bus) {
     let path = bus.device("hwbinder");
     let opens = || {
         let mut command = Command::new("sh");

@@ -24,7 +24,7 @@ crate::both_mappings! {
     a_looper_is_requested_when_none_is_free
     the_receiver_gets_the_pid_and_uid_of_the_caller
     a_call_without_a_context_manager_is_dead
-    the_three_devices_are_separate_worlds
+    the_three_devices_are_separate_contexts
 }
 
 fn an_echo_brings_back_every_byte_of_every_size(bus: &Bus) {
@@ -302,7 +302,7 @@ fn a_call_without_a_context_manager_is_dead(bus: &Bus) {
     assert_eq!(error, ClientError::DeadReply);
 }
 
-fn the_three_devices_are_separate_worlds(bus: &Bus) {
+fn the_three_devices_are_separate_contexts(bus: &Bus) {
     let clients = ["binder", "hwbinder", "vndbinder"].map(|name| {
         let client = Client::open(bus.device(name), &Options::default()).unwrap();
         client.become_context_manager().unwrap();

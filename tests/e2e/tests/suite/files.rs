@@ -16,7 +16,7 @@ use crate::support::{CALL, bounded, open, peer};
 crate::both_mappings! {
     a_file_reaches_a_receiver_of_another_user
     a_hundred_files_reach_a_receiver_at_once
-    a_receiver_may_run_where_it_might_before_it_was_given_files
+    a_receiver_keeps_its_cpu_affinity_after_fd_delivery
     a_receiver_under_many_signals_gets_its_files_and_its_signals
     a_receiver_with_a_debugger_gets_no_files_and_the_call_fails
     a_receiver_whose_table_is_full_gets_none_of_the_files_and_the_call_fails
@@ -103,7 +103,7 @@ fn a_hundred_files_reach_a_receiver_at_once(bus: &Bus) {
     }
 }
 
-fn a_receiver_may_run_where_it_might_before_it_was_given_files(bus: &Bus) {
+fn a_receiver_keeps_its_cpu_affinity_after_fd_delivery(bus: &Bus) {
     use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
     let service = peer(bus, &["files", NOBODY]);
     let client = open(bus);

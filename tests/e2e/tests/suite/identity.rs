@@ -10,7 +10,7 @@ use crate::support::{CALL, open, peer};
 
 crate::both_mappings! {
     a_caller_is_unknown_to_a_receiver_that_cannot_see_it
-    a_caller_in_namespaces_of_its_own_is_seen_from_outside_as_what_it_is_there
+    a_caller_in_its_own_namespaces_has_its_outer_pid_and_uid
 }
 
 /// Calls as this user; returns the pid and uid that the receiver saw.
@@ -36,7 +36,7 @@ fn a_caller_is_unknown_to_a_receiver_that_cannot_see_it(bus: &Bus) {
     assert_eq!(call_as(device(), Uid(65534)), (0, u32::MAX), "not root, whatever else");
 }
 
-fn a_caller_in_namespaces_of_its_own_is_seen_from_outside_as_what_it_is_there(bus: &Bus) {
+fn a_caller_in_its_own_namespaces_has_its_outer_pid_and_uid(bus: &Bus) {
     let server = open(bus);
     server.become_context_manager().unwrap();
     let mut caller = peer_that_calls(bus);

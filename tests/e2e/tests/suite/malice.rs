@@ -17,14 +17,14 @@ crate::both_mappings! {
     a_client_whose_memory_never_answers_can_be_killed
     a_call_whose_commands_never_answer_waits_until_it_is_killed
     a_mapping_of_a_hung_filesystem_does_not_delay_others
-    a_client_with_a_mapping_whose_filesystem_hangs_can_be_killed_and_so_can_the_daemon_be_stopped
+    a_client_with_a_mapping_of_a_hung_filesystem_can_be_killed_and_the_daemon_stops
     memory_that_changes_while_it_is_read_harms_its_owner_only
     memory_that_vanishes_while_it_is_read_harms_its_owner_only
-    a_client_that_never_reads_is_given_up
-    one_way_calls_without_end_find_no_room
-    objects_without_end_are_forgotten_with_their_owner
+    a_never_reading_client_does_not_delay_others
+    unbounded_one_way_calls_exhaust_their_space
+    unbounded_objects_are_released_with_their_owner
     unbounded_death_notifications_are_charged_to_the_requester
-    opens_without_end_are_refused
+    unbounded_opens_are_refused
     a_child_that_uses_its_parents_open_does_not_affect_others
     a_client_becomes_another_program_in_the_middle_of_its_calls
     clients_stopped_and_continued_at_random_do_not_delay_others
@@ -121,9 +121,7 @@ fn attack_line(bus: &Bus, what: &[&str]) -> String {
 }
 
 /// Each test checks afterwards that the daemon exits in time.
-fn a_client_with_a_mapping_whose_filesystem_hangs_can_be_killed_and_so_can_the_daemon_be_stopped(
-    bus: &Bus,
-) {
+fn a_client_with_a_mapping_of_a_hung_filesystem_can_be_killed_and_the_daemon_stops(bus: &Bus) {
     let _manager = manager(bus);
     for round in 0..3_u64 {
         let mut silent = peer(bus, &["hung-mapping", "commands"]);
@@ -145,12 +143,12 @@ fn memory_that_vanishes_while_it_is_read_harms_its_owner_only(bus: &Bus) {
     suffered(bus, &["vanishing-memory"]);
 }
 
-fn a_client_that_never_reads_is_given_up(bus: &Bus) {
+fn a_never_reading_client_does_not_delay_others(bus: &Bus) {
     let _manager = manager(bus);
     suffered(bus, &["never-reads"]);
 }
 
-fn one_way_calls_without_end_find_no_room(bus: &Bus) {
+fn unbounded_one_way_calls_exhaust_their_space(bus: &Bus) {
     let _manager = manager(bus);
     // The manager is slower than the flood, and one-way calls get at most half of the buffer.
     let mut flood = peer(bus, &["oneway-flood"]);
@@ -161,7 +159,7 @@ fn one_way_calls_without_end_find_no_room(bus: &Bus) {
     others_go_on(bus);
 }
 
-fn objects_without_end_are_forgotten_with_their_owner(bus: &Bus) {
+fn unbounded_objects_are_released_with_their_owner(bus: &Bus) {
     let _manager = manager(bus);
     suffered(bus, &["handle-flood"]);
 }
@@ -171,7 +169,7 @@ fn unbounded_death_notifications_are_charged_to_the_requester(bus: &Bus) {
     suffered(bus, &["death-flood"]);
 }
 
-fn opens_without_end_are_refused(bus: &Bus) {
+fn unbounded_opens_are_refused(bus: &Bus) {
     let _manager = manager(bus);
     let mut flood = peer(bus, &["as-nobody", "open-flood"]);
     let refused = loop {

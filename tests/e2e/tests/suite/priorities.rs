@@ -9,7 +9,7 @@ use crate::support::{CALL, open, peer};
 
 crate::both_mappings! {
     a_call_is_served_with_the_nice_value_of_its_caller
-    a_call_does_not_raise_a_server_above_what_it_may_have
+    a_call_does_not_raise_a_server_above_its_permission
     a_node_that_inherits_real_time_is_served_at_its_callers_policy_and_priority
     a_node_without_the_inherit_flag_is_not_served_at_real_time
     a_node_with_a_real_time_minimum_is_served_with_it
@@ -113,7 +113,7 @@ fn a_call_is_served_with_the_nice_value_of_its_caller(bus: &Bus) {
     }
 }
 
-fn a_call_does_not_raise_a_server_above_what_it_may_have(bus: &Bus) {
+fn a_call_does_not_raise_a_server_above_its_permission(bus: &Bus) {
     if !may_raise() {
         return;
     }

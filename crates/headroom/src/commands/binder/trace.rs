@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_is_a_line_with_everything_in_it() {
+    fn a_call_is_one_line_with_all_fields() {
         let line = text(&call());
         let tail = "binder cli\\u{7}ent 7/8 -> hub 9  code 3  100 B + 1 object, 12 B back  \
                     18.2 µs, waited 6.1 µs  done\n";

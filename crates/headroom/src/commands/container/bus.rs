@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_are_the_entries_that_are_nothing_else() {
+    fn all_other_entries_are_devices() {
         let folder = tempfile::tempdir().unwrap();
         assert!(!is_bus(folder.path()));
         for name in ["vndbinder", "binder", "binder-control", "features", "binder_logs", "mine"] {

@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_capability_that_is_missing_is_named() {
+    fn a_missing_capability_is_named() {
         let set = Capabilities(CapabilitySet::KILL);
         assert!(set.require(Capability::Kill).is_ok());
         let missing = set.require(Capability::SysAdmin).unwrap_err();

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn where_no_setting_forbids_them_a_container_is_suspected() {
+    fn without_a_forbidding_setting_a_container_is_suspected() {
         assert!(reasons(|_| None).contains("container"));
         assert!(reasons(|_| Some("96365\n".to_owned())).contains("container"));
     }

@@ -335,7 +335,7 @@ q quit  s sort  l limit  c clear  ? help   by share of the limit; 1 of 3";
     }
 
     #[test]
-    fn a_narrow_screen_shows_what_matters_most_and_nothing_breaks_on_a_tiny_one() {
+    fn a_narrow_screen_shows_the_main_columns_and_a_tiny_one_does_not_panic() {
         let (lines, _) = frame(&mut view(), 44, 12);
         assert_eq!(lines[6], "4000000002        95.0 MiB   100.0 MiB", "{lines:#?}");
         for width in 1..30 {
