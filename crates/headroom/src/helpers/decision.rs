@@ -80,14 +80,14 @@ fn over(why: &Why) -> String {
 
 fn trigger(why: &Why) -> String {
     let seen = match why.trigger {
-        Trigger::Notifier => "the notifier saw the limit broken",
-        Trigger::Timer => "the timer found the limit broken",
+        Trigger::Notifier => "an event of the notifier: usage above the limit",
+        Trigger::Timer => "the timer: usage above the limit",
         Trigger::Request => "a client requested it",
         Trigger::Memory => "the machine's memory fell below its level",
         Trigger::Forecast => "the machine's memory was running out too fast to wait",
         Trigger::Stall => "the machine did little but wait for memory",
     };
-    let delay = why.decide_micros.map(|t| format!(", {} after the break", clock::length(t)));
+    let delay = why.decide_micros.map(|t| format!(", {} later", clock::length(t)));
     match why.killer {
         Some(KilledBy::Kernel) => format!("{seen}; the signal was sent in the page fault itself"),
         Some(KilledBy::Daemon) => {
@@ -195,7 +195,7 @@ mod tests {
             "#7  ",
             "killed eater (pid 42) of user 4000000000",
             "256.0 MiB in use of 256.0 MiB allowed: 4.0 KiB over it (1 page)",
-            "the notifier saw the limit broken; the daemon sent the signal, 39 µs after the break",
+            "an event of the notifier: usage above the limit; the daemon sent the signal, 39 µs later",
             "180.0 MiB; largest of the user (3 processes looked at)",
             "sh\\u{1b}[2J (pid 43), 40.0 MiB",
             "180.0 MiB back in 12.3 ms, with process_mrelease",
