@@ -391,7 +391,7 @@ fn a_latch_without_a_reported_kill_is_released_by_the_timer() {
     bench.state().usage.latched = true;
     bench.cross_soft(1001);
     bench.until("the latch is freed", |bench| bench.state().releases == 1);
-    bench.until("somebody dies after all", |bench| bench.processes[0].signal() == Some(9));
+    bench.until("a process is killed after all", |bench| bench.processes[0].signal() == Some(9));
     let why = bench.oom.records().get(1).unwrap();
     assert_eq!((why.trigger, why.decide_micros), (Trigger::Timer, None));
 }

@@ -168,9 +168,9 @@ impl AsFd for PressureTrigger {
 
 fn allowed_for_all(threshold: Duration, window: Duration) -> (Duration, Duration) {
     let unit = PressureTrigger::UNPRIVILEGED_WINDOW.as_micros();
-    let asked = window.as_micros().max(1);
-    let allowed = asked.next_multiple_of(unit);
-    let threshold = threshold.as_micros().min(asked) * allowed / asked;
+    let requested = window.as_micros().max(1);
+    let allowed = requested.next_multiple_of(unit);
+    let threshold = threshold.as_micros().min(requested) * allowed / requested;
     let micros = |value: u128| Duration::from_micros(u64::try_from(value).unwrap_or(u64::MAX));
     (micros(threshold), micros(allowed))
 }
