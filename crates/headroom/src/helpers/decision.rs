@@ -195,7 +195,8 @@ mod tests {
             "#7  ",
             "killed eater (pid 42) of user 4000000000",
             "256.0 MiB in use of 256.0 MiB allowed: 4.0 KiB over it (1 page)",
-            "an event of the notifier: usage above the limit; the daemon sent the signal, 39 µs later",
+            "an event of the notifier: usage above the limit; the daemon sent the signal, 39 µs \
+             later",
             "180.0 MiB; largest of the user (3 processes looked at)",
             "sh\\u{1b}[2J (pid 43), 40.0 MiB",
             "180.0 MiB back in 12.3 ms, with process_mrelease",
