@@ -20,9 +20,9 @@ use std::time::Duration;
 use owners::Owner;
 use rustix::event::EventfdFlags;
 
-use super::alarm::Alarm;
 use super::closing::{Charge, ClientFile, Closers};
 use super::install::{Failure, ReadRoom, SocketKeeper, close_all, install};
+use super::interrupt_timer::InterruptTimer;
 use super::tracee::{End, Lost, Tracee};
 use crate::channel::Channel;
 use crate::placement;
@@ -253,13 +253,13 @@ struct Worker {
 
 impl Worker {
     fn run(&self) {
-        self.run_jobs(&Alarm::new());
+        self.run_jobs(&InterruptTimer::new());
         let mut queue = lock(&self.shared.queue);
         queue.workers -= 1;
         self.shared.changed.notify_all();
     }
 
-    fn run_jobs(&self, alarm: &io::Result<Alarm>) {
+    fn run_jobs(&self, timer: &io::Result<InterruptTimer>) {
         let mut stuck: Vec<Tracee> = Vec::new();
         loop {
             let next = self.next(if stuck.is_empty() { IDLE_TIMEOUT } else { STUCK_CHECK_PERIOD });
@@ -267,7 +267,7 @@ impl Worker {
             match next {
                 Next::Job(job, completion) => {
                     let owner = job.charge.owner;
-                    stuck.extend(self.deliver(*job, &completion, alarm));
+                    stuck.extend(self.deliver(*job, &completion, timer));
                     lock(&self.shared.queue).done(owner);
                 }
                 Next::TimedOut if !stuck.is_empty() => {}
@@ -302,12 +302,12 @@ impl Worker {
         &self,
         mut job: Job,
         completion: &Receiver<Completion>,
-        alarm: &io::Result<Alarm>,
+        timer: &io::Result<InterruptTimer>,
     ) -> Option<Tracee> {
         let files = std::mem::take(&mut job.files);
         let _pinned = placement::pin_to_this_cpu();
-        let seized = match alarm {
-            Ok(alarm) => Tracee::seize(job.tid).map(|tracee| (tracee, alarm.ringing())),
+        let seized = match timer {
+            Ok(timer) => Tracee::seize(job.tid).map(|tracee| (tracee, timer.arm())),
             Err(error) => Err(io::Error::new(error.kind(), format!("no timer: {error}"))),
         };
         let served = match seized {

@@ -6,10 +6,10 @@
 //! its own ([`install`]), and resumed. Worker threads do that ([`fd_installer`]) and report to the
 //! event loop. A receiver that was started under our seccomp filter is not stopped ([`trap`]).
 
-mod alarm;
 mod closing;
 mod fd_installer;
 mod install;
+mod interrupt_timer;
 #[cfg_attr(target_arch = "x86_64", path = "registers/x86_64.rs")]
 #[cfg_attr(not(target_arch = "x86_64"), path = "registers/other.rs")]
 mod registers;

@@ -8,7 +8,7 @@
 use std::io;
 use std::time::Duration;
 
-use super::alarm::PERIOD;
+use super::interrupt_timer::PERIOD;
 use super::registers::Registers;
 use crate::placement::{self, Move, Moved};
 
@@ -16,7 +16,7 @@ use crate::placement::{self, Move, Moved};
 /// (ten seconds). Both take microseconds, unless the thread gets no CPU time: on an overloaded
 /// machine half a second was not enough. A thread that is frozen by its control group counts as
 /// stuck from the second period on.
-const RINGS_OF_PATIENCE: u32 = (Duration::from_secs(10).as_millis() / PERIOD.as_millis()) as u32;
+const MAX_PERIODS: u32 = (Duration::from_secs(10).as_millis() / PERIOD.as_millis()) as u32;
 
 /// Why a thread cannot be used.
 #[derive(Debug)]
@@ -191,11 +191,13 @@ impl Tracee {
     fn wait(&mut self) -> Result<Option<Stop>, ()> {
         // The timer of this thread interrupts `waitpid`. It does not fire while this process is
         // stopped.
-        for ring in 0..RINGS_OF_PATIENCE {
+        for period in 0..MAX_PERIODS {
             match self.look(0) {
                 Err(Absence::Gone) => return Err(()),
                 Ok(Some(stop)) => return Ok(Some(stop)),
-                Ok(None) | Err(Absence::Interrupted) if ring > 0 && is_frozen(self.tid) => break,
+                Ok(None) | Err(Absence::Interrupted) if period > 0 && is_frozen(self.tid) => {
+                    break;
+                }
                 Ok(None) | Err(Absence::Interrupted) => {}
             }
         }

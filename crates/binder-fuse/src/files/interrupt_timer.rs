@@ -12,23 +12,23 @@ use std::time::Duration;
 pub(super) const PERIOD: Duration = Duration::from_millis(5);
 
 /// A timer that interrupts the thread that created it; only that thread may use it.
-pub(super) struct Alarm(libc::timer_t);
+pub(super) struct InterruptTimer(libc::timer_t);
 
 /// The timer's signal: one that no other code of this process uses.
 fn signal() -> libc::c_int {
     libc::SIGRTMAX() - 1
 }
 
-extern "C" fn ring(_: libc::c_int) {}
+extern "C" fn do_nothing(_: libc::c_int) {}
 
-impl Alarm {
+impl InterruptTimer {
     /// Creates a disarmed timer, and installs a handler for its signal that does nothing.
     pub(super) fn new() -> io::Result<Self> {
         // SAFETY: all-zero is valid for these structures; those that are read are filled in before,
         // and live across the calls. The handler touches nothing.
         unsafe {
             let mut action: libc::sigaction = zeroed();
-            action.sa_sigaction = ring as extern "C" fn(libc::c_int) as usize;
+            action.sa_sigaction = do_nothing as extern "C" fn(libc::c_int) as usize;
             let mut set = zeroed();
             libc::sigemptyset(&mut set);
             libc::sigaddset(&mut set, signal());
@@ -45,9 +45,9 @@ impl Alarm {
     }
 
     /// Arms the timer with an interval of [`PERIOD`] until the guard is dropped.
-    pub(super) fn ringing(&self) -> Ringing<'_> {
+    pub(super) fn arm(&self) -> Armed<'_> {
         self.set_interval(PERIOD);
-        Ringing(self)
+        Armed(self)
     }
 
     /// Zero stops the timer.
@@ -60,15 +60,15 @@ impl Alarm {
 }
 
 /// An armed timer.
-pub(super) struct Ringing<'a>(&'a Alarm);
+pub(super) struct Armed<'a>(&'a InterruptTimer);
 
-impl Drop for Ringing<'_> {
+impl Drop for Armed<'_> {
     fn drop(&mut self) {
         self.0.set_interval(Duration::ZERO);
     }
 }
 
-impl Drop for Alarm {
+impl Drop for InterruptTimer {
     fn drop(&mut self) {
         // SAFETY: our own timer, which is not used after this.
         unsafe { libc::timer_delete(self.0) };
