@@ -12,17 +12,16 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::Duration;
 
 use binder_driver::ProcessId;
+use headroom_linux::timer::Timer;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll};
-use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
-};
 
 /// `O_EXCL`: the pidfd is of the thread, not of its process.
 const PIDFD_THREAD: libc::c_uint = libc::O_EXCL as libc::c_uint;
 /// How often threads without a pidfd are checked.
-const CHECK_SECONDS: i64 = 1;
+const CHECK_AFTER: Duration = Duration::from_secs(1);
 
 /// Kind of the watched tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +53,7 @@ pub(crate) struct TaskWatch {
     kind: TaskKind,
     tasks: HashMap<u32, Watched>,
     detection: ExitDetection,
-    timer: OwnedFd,
+    timer: Timer,
 }
 
 struct Watched {
@@ -104,9 +103,7 @@ impl TaskWatch {
     }
 
     fn with_detection(kind: TaskKind, detection: ExitDetection) -> io::Result<Self> {
-        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
-        let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
-        Ok(Self { kind, tasks: HashMap::new(), detection, timer })
+        Ok(Self { kind, tasks: HashMap::new(), detection, timer: Timer::new()? })
     }
 
     /// Whether exits are detected at once.
@@ -176,7 +173,7 @@ impl TaskWatch {
 
     /// The timer fired: returns tasks without a pidfd that have exited.
     pub(crate) fn check(&mut self) -> Vec<Exit> {
-        let _ = rustix::io::read(&self.timer, &mut [0; 8]);
+        self.timer.take_expiry();
         let unseen = self.tasks.iter().filter(|(_, watched)| watched.pidfd.is_none());
         let (mut dead, mut alive) = (Vec::new(), false);
         for (&id, watched) in unseen {
@@ -198,11 +195,7 @@ impl TaskWatch {
     }
 
     fn arm(&self) {
-        let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let it_value = Timespec { tv_sec: CHECK_SECONDS, tv_nsec: 0 };
-        let spec = Itimerspec { it_interval: zero, it_value };
-        // Cannot fail: the descriptor is a timer and the value is in range.
-        let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &spec);
+        self.timer.expire_in(CHECK_AFTER);
     }
 }
 

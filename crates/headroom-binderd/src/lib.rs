@@ -222,7 +222,7 @@ fn run(args: Args) -> anyhow::Result<()> {
             Event::External(MEMORY_TIMER) => {
                 life_signs.came_round(|| in_a_line(&server));
                 let idle = server.page_counts().idle;
-                if memory.is_low(idle).context("cannot set a timer")? {
+                if memory.is_low(idle) {
                     server.reclaim_idle();
                 }
             }

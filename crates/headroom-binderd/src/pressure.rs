@@ -1,15 +1,12 @@
 //! Detects a shortage of memory: tasks stall on memory, or little is available.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::Duration;
 
+use headroom_linux::timer::Timer;
 use machine_memory::pressure::{Resource, Stall};
 use machine_memory::{Meminfo, PressureTrigger};
-use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
-    timerfd_settime,
-};
 
 const PROC: &str = "/proc";
 /// Tasks that stall on memory for a tenth of the time are noticeable to users; Android's low-memory
@@ -28,7 +25,7 @@ const FASTEST_FILL: u64 = 6 << 20;
 pub struct Pressure {
     /// `None`: the kernel has no pressure stall information.
     trigger: Option<PressureTrigger>,
-    timer: OwnedFd,
+    timer: Timer,
     /// Percent of all memory: with less available, memory is short.
     low_percent: u8,
     /// Longest interval between two checks.
@@ -55,13 +52,10 @@ impl Pressure {
                  less than {low_percent} % of memory is available"
             )
         });
-        let timer = timerfd_create(
-            TimerfdClockId::Monotonic,
-            TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK,
-        )?;
+        let timer = Timer::new()?;
         let often = often.map_or(LOOK_EVERY, |often| often.clamp(LOOK_SOON, LOOK_EVERY));
         let watch = Self { trigger: trigger.ok(), timer, low_percent, often };
-        watch.look_in(often)?;
+        watch.timer.expire_in(often);
         Ok((watch, lacking))
     }
 
@@ -76,30 +70,21 @@ impl Pressure {
     }
 
     /// Whether memory is short. Without idle pages to reclaim, `/proc/meminfo` is not read.
-    pub fn is_low(&self, idle_pages: u64) -> std::io::Result<bool> {
+    pub fn is_low(&self, idle_pages: u64) -> bool {
         let meminfo = || Meminfo::read(Path::new(PROC)).ok();
         let read = if idle_pages > 0 { meminfo() } else { None };
         let shares = read.and_then(|info| Some((info.available?, info.total?)));
         let left = shares.map(|(available, total)| available.checked_sub(self.mark(total)));
         let soon = |left: u64| Duration::from_millis(left / FASTEST_FILL);
         let pause = left.flatten().map_or(self.often, soon);
-        self.look_in(pause.clamp(LOOK_SOON, self.often))?;
-        Ok(left == Some(None))
+        // Also clears the readable state.
+        self.timer.expire_in(pause.clamp(LOOK_SOON, self.often));
+        left == Some(None)
     }
 
     /// Memory is short below this many available bytes.
     fn mark(&self, total: u64) -> u64 {
         total / 100 * u64::from(self.low_percent)
-    }
-
-    fn look_in(&self, after: Duration) -> std::io::Result<()> {
-        let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let it_value =
-            Timespec { tv_sec: after.as_secs() as i64, tv_nsec: after.subsec_nanos().into() };
-        let spec = Itimerspec { it_interval: zero, it_value };
-        // Also clears the readable state.
-        timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &spec)?;
-        Ok(())
     }
 }
 
@@ -116,8 +101,8 @@ mod tests {
 
     #[test]
     fn more_than_the_total_is_never_available() {
-        let low = |percent| Pressure::watch(percent, None).unwrap().0.is_low(1).unwrap();
+        let low = |percent| Pressure::watch(percent, None).unwrap().0.is_low(1);
         assert!(low(101) && !low(0));
-        assert!(!Pressure::watch(100, None).unwrap().0.is_low(0).unwrap(), "nothing to give back");
+        assert!(!Pressure::watch(100, None).unwrap().0.is_low(0), "nothing to give back");
     }
 }

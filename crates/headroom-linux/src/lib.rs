@@ -1,7 +1,12 @@
-//! Interfaces of Linux that neither `rustix` nor `libc` wraps, and that more than one crate needs.
+//! Interfaces of Linux that neither `rustix` nor `libc` wraps, or only as plain system calls, and
+//! that more than one crate needs.
 //!
+//! * [`clock`]: clocks in nanoseconds;
 //! * [`mountinfo`]: parses `/proc/<pid>/mountinfo`;
-//! * [`sched`]: scheduling policy and priority of a thread, by `sched_setattr(2)`.
+//! * [`sched`]: scheduling policy and priority of a thread, by `sched_setattr(2)`;
+//! * [`timer`]: a timer for an epoll set, by `timerfd_create(2)`.
 
+pub mod clock;
 pub mod mountinfo;
 pub mod sched;
+pub mod timer;

@@ -3,15 +3,14 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::event::Timespec;
-use rustix::time::{ClockId, clock_gettime};
+use rustix::time::ClockId;
 
 /// Nanoseconds in a millisecond.
 pub const NS_PER_MS: u64 = 1_000_000;
 
 /// `CLOCK_MONOTONIC`, nanoseconds: the clock of the notifier's events.
 pub fn monotonic_ns() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+    headroom_linux::clock::now_ns(ClockId::Monotonic)
 }
 
 /// Microseconds since the epoch.

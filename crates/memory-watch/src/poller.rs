@@ -3,12 +3,14 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use headroom_linux::clock;
+use headroom_linux::timer::Timer;
 use memory_ledger::{AccountId, ProcessId, Uid};
-use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
+use rustix::time::ClockId;
 
 use crate::address_space::name_shared;
 use crate::error::NotifierError;
@@ -32,7 +34,7 @@ const CLEAR_SHARE: u64 = 16;
 pub struct ProcPoller {
     proc: RefCell<Proc>,
     page_bytes: u64,
-    timer: OwnedFd,
+    timer: Timer,
     interval: Option<Duration>,
     /// By account.
     users: BTreeMap<AccountId, User>,
@@ -60,11 +62,7 @@ impl ProcPoller {
 
     /// Reads the tree at `root`.
     pub fn with_root(root: impl Into<PathBuf>) -> Result<Self, NotifierError> {
-        let timer = rustix::time::timerfd_create(
-            TimerfdClockId::Monotonic,
-            TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC,
-        )
-        .map_err(|e| NotifierError::os("create a timer", e))?;
+        let timer = Timer::new().map_err(|e| NotifierError::os("create a timer", e))?;
         Ok(Self {
             proc: RefCell::new(Proc::new(root)),
             page_bytes: rustix::param::page_size() as u64,
@@ -147,12 +145,12 @@ impl ProcPoller {
             user.usage.peak_pages = user.usage.peak_pages.max(user.usage.used_pages());
             user.look_at_limits(*account, time_ns, &mut self.pending);
         }
-        self.set_timer()?;
+        self.set_timer();
         Ok(result)
     }
 
     /// Sets the interval of the timer; without limits it is off.
-    fn set_timer(&mut self) -> Result<(), NotifierError> {
+    fn set_timer(&mut self) {
         let interval = if self.users.is_empty() {
             None
         } else if self.users.values().any(|user| user.above_soft) {
@@ -161,15 +159,12 @@ impl ProcPoller {
             Some(FAR_INTERVAL)
         };
         if interval != self.interval {
-            let time = interval.unwrap_or_default();
-            let time =
-                Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
-            let spec = Itimerspec { it_interval: time, it_value: time };
-            rustix::time::timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &spec)
-                .map_err(|e| NotifierError::os("set the scan timer", e))?;
+            match interval {
+                Some(interval) => self.timer.expire_every(interval),
+                None => self.timer.disarm(),
+            }
             self.interval = interval;
         }
-        Ok(())
     }
 
     fn user(&mut self, account: AccountId) -> Result<&mut User, NotifierError> {
@@ -231,7 +226,8 @@ impl Watch for ProcPoller {
     fn clear_limit(&mut self, account: AccountId) -> Result<(), NotifierError> {
         self.users.remove(&account);
         self.charges.remove(&account);
-        self.set_timer()
+        self.set_timer();
+        Ok(())
     }
 
     fn charge(&mut self, account: AccountId, mut charge: Charge) -> Result<(), NotifierError> {
@@ -323,8 +319,8 @@ impl Watch for ProcPoller {
     }
 
     fn drain(&mut self, f: &mut dyn FnMut(Event)) {
-        // The read fails if the timer has not expired: no scan is due.
-        if rustix::io::read(&self.timer, &mut [0u8; 8]).is_ok()
+        // Otherwise no scan is due.
+        if self.timer.take_expiry()
             && let Err(error) = self.scan()
         {
             tracing::warn!("cannot scan: {error}; trying again at the next tick");
@@ -361,6 +357,5 @@ impl Watch for ProcPoller {
 }
 
 fn monotonic_ns() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+    clock::now_ns(ClockId::Monotonic)
 }

@@ -4,11 +4,9 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use headroom_linux::timer::Timer;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
-use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
-};
 
 use crate::end::{End, ReapError, VictimReport};
 use crate::family::{self, Relative, Scope};
@@ -104,7 +102,7 @@ struct Member {
 pub struct Reap {
     members: Vec<Member>,
     epoll: OwnedFd,
-    timer: OwnedFd,
+    timer: Timer,
     begun: Instant,
     deadline: Instant,
     given_up: bool,
@@ -116,8 +114,7 @@ impl Reap {
     /// are in the [reports](Reap::reports).
     pub fn begin(victims: Vec<Victim>, options: &Options) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
-        let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
+        let timer = Timer::new()?;
         watch(&epoll, timer.as_fd(), TIMER)?;
         let mut relatives: Vec<Relative> = Vec::new();
         for victim in victims {
@@ -154,7 +151,7 @@ impl Reap {
 
     /// Performs the steps that are due. To be called whenever the fd is readable.
     pub fn advance(&mut self) -> Status {
-        let _ = rustix::io::read(&self.timer, &mut [0u8; 8]);
+        self.timer.take_expiry();
         for member in &mut self.members {
             member.advance();
             if member.gone || member.refused.is_some() {
@@ -230,13 +227,10 @@ impl Reap {
         let due = self.members.iter().filter(|member| !member.gone);
         let due = due.filter_map(|member| member.grace_until);
         let due = due.chain((!status.done).then_some(self.deadline)).min();
-        // A time of zero would stop the timer instead of expiring at once.
-        let left = due
-            .map(|due| due.saturating_duration_since(Instant::now()).max(Duration::from_nanos(1)));
-        let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let left = left.and_then(|left| Timespec::try_from(left).ok()).unwrap_or(zero);
-        let time = Itimerspec { it_interval: zero, it_value: left };
-        let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &time);
+        match due {
+            Some(due) => self.timer.expire_in(due.saturating_duration_since(Instant::now())),
+            None => self.timer.disarm(),
+        }
     }
 }
 

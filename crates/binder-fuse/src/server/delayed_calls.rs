@@ -8,13 +8,10 @@
 //! the event loop nor delays the calls of another one that are ready.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use rustix::event::Timespec;
-use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
-};
+use headroom_linux::timer::Timer;
 
 use super::Server;
 use super::request_queue::{Due, RequestQueue, Requester, Slice};
@@ -27,15 +24,13 @@ const CHECKS: usize = 256;
 
 /// See the module's documentation.
 pub(super) struct DelayedCalls {
-    timer: OwnedFd,
+    timer: Timer,
     calls: RequestQueue,
 }
 
 impl DelayedCalls {
     pub(super) fn new() -> io::Result<Self> {
-        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
-        let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
-        Ok(Self { timer, calls: RequestQueue::new() })
+        Ok(Self { timer: Timer::new()?, calls: RequestQueue::new() })
     }
 
     /// Becomes readable when the calls are to be checked.
@@ -45,7 +40,7 @@ impl DelayedCalls {
 
     fn insert(&mut self, requester: Requester, call: Slice) {
         if self.calls.is_empty() {
-            self.arm(CHECK_EVERY);
+            self.timer.expire_every(CHECK_EVERY);
         }
         self.calls.push_call(requester, call.request.unique, Due::Slice(call));
     }
@@ -53,14 +48,6 @@ impl DelayedCalls {
     /// Removes and returns a call, since its caller has a signal.
     pub(super) fn withdraw(&mut self, unique: u64) -> Option<Due> {
         self.calls.withdraw(unique)
-    }
-
-    /// Zero disarms the timer.
-    fn arm(&self, interval: Duration) {
-        let interval = Timespec { tv_sec: 0, tv_nsec: interval.subsec_nanos().into() };
-        let spec = Itimerspec { it_interval: interval, it_value: interval };
-        // Cannot fail: the descriptor is a timer and the value is in range.
-        let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &spec);
     }
 }
 
@@ -74,7 +61,7 @@ impl Server {
 
     /// The timer fired: queues the calls that may be started now.
     pub(super) fn serve_delayed_calls(&mut self) {
-        let _ = rustix::io::read(self.delayed.timer(), &mut [0; 8]);
+        self.delayed.timer.take_expiry();
         for _ in 0..self.delayed.calls.len().min(CHECKS) {
             let Some(Due::Slice(call)) = self.delayed.calls.pop() else { break };
             if self.host.may_start_call(call.request.caller) {
@@ -84,7 +71,7 @@ impl Server {
             }
         }
         if self.delayed.calls.is_empty() {
-            self.delayed.arm(Duration::ZERO);
+            self.delayed.timer.disarm();
         }
     }
 }

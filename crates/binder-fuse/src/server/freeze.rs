@@ -2,15 +2,12 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use binder_driver::{Caller, Errno, Freeze, FreezeId};
 use binder_uapi::BinderFreezeInfo;
-use rustix::event::Timespec;
-use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
-};
+use headroom_linux::timer::Timer;
 
 use super::Server;
 
@@ -20,7 +17,7 @@ const ERESTARTSYS: i32 = 512;
 
 /// Requests that wait for a freeze.
 pub(crate) struct Freezes {
-    timer: OwnedFd,
+    timer: Timer,
     waiting: HashMap<FreezeId, Waiting>,
     by_request: HashMap<u64, FreezeId>,
 }
@@ -32,9 +29,7 @@ struct Waiting {
 
 impl Freezes {
     pub(crate) fn new() -> io::Result<Self> {
-        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
-        let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
-        Ok(Self { timer, waiting: HashMap::new(), by_request: HashMap::new() })
+        Ok(Self { timer: Timer::new()?, waiting: HashMap::new(), by_request: HashMap::new() })
     }
 
     /// Becomes readable when a timeout has expired.
@@ -57,22 +52,15 @@ impl Freezes {
     }
 
     fn arm(&self) {
-        let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let next = self.waiting.values().map(|waiting| waiting.deadline).min();
-        let it_value = next.map_or(zero, |deadline| {
-            // A timeout of 0 would disarm the timer.
-            let left = deadline.saturating_duration_since(Instant::now());
-            let left = left.max(Duration::from_nanos(1));
-            Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() }
-        });
-        let spec = Itimerspec { it_interval: zero, it_value };
-        // Cannot fail: the descriptor is a timer and the value is in range.
-        let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &spec);
+        match self.waiting.values().map(|waiting| waiting.deadline).min() {
+            Some(next) => self.timer.expire_in(next.saturating_duration_since(Instant::now())),
+            None => self.timer.disarm(),
+        }
     }
 
     /// Freezes whose timeout has expired.
     fn expired(&mut self) -> Vec<FreezeId> {
-        let _ = rustix::io::read(&self.timer, &mut [0; 8]);
+        self.timer.take_expiry();
         let now = Instant::now();
         let over = self.waiting.iter().filter(|(_, waiting)| waiting.deadline <= now);
         over.map(|(id, _)| *id).collect()

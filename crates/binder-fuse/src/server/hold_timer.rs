@@ -4,31 +4,27 @@
 //! flow of calls it costs one wake-up of the event loop per interval.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
 
 use binder_driver::HeldReads;
-use rustix::event::Timespec;
-use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
-};
+use headroom_linux::timer::Timer;
 
 use super::Server;
 
-/// Nanoseconds. A confirmation is held for one to two intervals: far longer than a server that is
+/// A confirmation is held for one to two intervals: far longer than a server that is
 /// being called waits for the next call, and short enough for what a client does after its reply.
-const INTERVAL_NS: i64 = 250_000;
+const INTERVAL: Duration = Duration::from_micros(250);
 
 /// See the module's documentation.
 pub(super) struct HoldTimer {
-    timer: OwnedFd,
+    timer: Timer,
     is_armed: bool,
 }
 
 impl HoldTimer {
     pub(super) fn new() -> io::Result<Self> {
-        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
-        let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
-        Ok(Self { timer, is_armed: false })
+        Ok(Self { timer: Timer::new()?, is_armed: false })
     }
 
     /// Signals the end of an interval to an edge-triggered epoll; it is never read.
@@ -37,14 +33,9 @@ impl HoldTimer {
     }
 
     fn arm(&mut self) {
-        if std::mem::replace(&mut self.is_armed, true) {
-            return;
+        if !std::mem::replace(&mut self.is_armed, true) {
+            self.timer.expire_in(INTERVAL);
         }
-        let it_interval = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let it_value = Timespec { tv_sec: 0, tv_nsec: INTERVAL_NS };
-        let spec = Itimerspec { it_interval, it_value };
-        // Cannot fail: the descriptor is a timer and the value is in range.
-        let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &spec);
     }
 }
 

@@ -11,10 +11,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
+use headroom_linux::clock;
 use memory_ledger::Uid;
 use memory_watch::cgroups::Cgroups;
 use memory_watch::process::{FileId, Proc, SmapsRollup};
-use rustix::time::{ClockId, clock_gettime};
+use rustix::time::ClockId;
 
 use super::slice::{SliceQuery, slice_bytes};
 
@@ -195,6 +196,5 @@ fn start() -> io::Result<Reader> {
 
 /// CPU time of this thread, nanoseconds.
 pub(super) fn thread_cpu_ns() -> u64 {
-    let now = clock_gettime(ClockId::ThreadCPUTime);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+    clock::now_ns(ClockId::ThreadCPUTime)
 }

@@ -493,8 +493,7 @@ fn require_initial_pid_namespace() -> Result<(), NotifierError> {
 
 /// CLOCK_MONOTONIC, which the programs use, nanoseconds.
 fn monotonic_ns() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+    headroom_linux::clock::now_ns(rustix::time::ClockId::Monotonic)
 }
 
 /// Waits until no program that was running at the time of the call is running any more.

@@ -1,0 +1,102 @@
+//! A timer whose expiry an epoll set can wait for, on `CLOCK_MONOTONIC`.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+    timerfd_settime,
+};
+
+const ZERO: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+/// The kernel takes it for the latest time that it can represent.
+const NEVER: Timespec = Timespec { tv_sec: i64::MAX, tv_nsec: 0 };
+
+/// Its descriptor is readable from an expiry until the timer is set again or the expiry is
+/// [taken](Self::take_expiry).
+#[derive(Debug)]
+pub struct Timer(OwnedFd);
+
+impl Timer {
+    /// Creates a timer that is not armed.
+    pub fn new() -> io::Result<Self> {
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        Ok(Self(timerfd_create(TimerfdClockId::Monotonic, flags)?))
+    }
+
+    /// Expires once, when this time has passed; at once if it is zero.
+    pub fn expire_in(&self, after: Duration) {
+        self.set(ZERO, nonzero(after));
+    }
+
+    /// Expires whenever this interval, which is not zero, has passed.
+    pub fn expire_every(&self, interval: Duration) {
+        let interval = nonzero(interval);
+        self.set(interval, interval);
+    }
+
+    /// Does not expire any more.
+    pub fn disarm(&self) {
+        self.set(ZERO, ZERO);
+    }
+
+    /// Makes the descriptor unreadable; returns whether the timer has expired since it was set or
+    /// this was called last.
+    pub fn take_expiry(&self) -> bool {
+        rustix::io::read(&self.0, &mut [0; 8]).is_ok()
+    }
+
+    fn set(&self, it_interval: Timespec, it_value: Timespec) {
+        let spec = Itimerspec { it_interval, it_value };
+        // Cannot fail: the descriptor is a timer and the values are in range.
+        let _ = timerfd_settime(&self.0, TimerfdTimerFlags::empty(), &spec);
+    }
+}
+
+/// A time of zero would disarm the timer.
+fn nonzero(time: Duration) -> Timespec {
+    Timespec::try_from(time.max(Duration::from_nanos(1))).unwrap_or(NEVER)
+}
+
+impl AsFd for Timer {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::event::{PollFd, PollFlags, poll};
+
+    use super::*;
+
+    fn wait(timer: &Timer) {
+        poll(&mut [PollFd::new(timer, PollFlags::IN)], None).unwrap();
+    }
+
+    #[test]
+    fn a_timer_expires_once_and_not_after_it_was_disarmed() {
+        let timer = Timer::new().unwrap();
+        assert!(!timer.take_expiry());
+        timer.expire_in(Duration::ZERO);
+        wait(&timer);
+        assert!(timer.take_expiry() && !timer.take_expiry());
+        timer.expire_in(Duration::ZERO);
+        wait(&timer);
+        timer.disarm();
+        assert!(!timer.take_expiry());
+        timer.expire_in(Duration::MAX);
+        assert!(!timer.take_expiry());
+    }
+
+    #[test]
+    fn an_interval_expires_again() {
+        let timer = Timer::new().unwrap();
+        timer.expire_every(Duration::from_micros(1));
+        for _ in 0..3 {
+            wait(&timer);
+            assert!(timer.take_expiry());
+        }
+    }
+}
