@@ -111,8 +111,8 @@ pub(crate) enum Move {
     Refused,
 }
 
-#[derive(Debug)]
 /// A thread that wakes up on this CPU. Its affinity is restored when this value is dropped.
+#[derive(Debug)]
 pub(crate) struct Moved {
     slot: &'static Slot,
     tid: u32,

@@ -5,6 +5,13 @@ use binder_uapi::*;
 
 use crate::common::*;
 
+/// The server reads a call of the client, which waits for the reply.
+fn receive_call(world: &mut World, client: Caller, server: Caller) {
+    let call = world.call(client, 0, &Parcel::default());
+    world.park(client, &[call]);
+    world.read(server).parcel();
+}
+
 /// A server has replied to a call, and waits for the next one in the same ioctl.
 fn server_that_holds() -> (World, Caller, Caller) {
     let (mut world, manager, [client]) = World::with_manager();
@@ -63,9 +70,7 @@ fn a_signal_delivers_a_held_confirmation() {
 fn a_poller_gets_its_confirmation_at_once() {
     let (mut world, manager, [client]) = World::with_manager();
     world.driver.poll(manager);
-    let call = world.call(client, 0, &Parcel::default());
-    world.park(client, &[call]);
-    world.read(manager).parcel();
+    receive_call(&mut world, client, manager);
     let reply = world.reply(manager, &Parcel::default());
     assert_eq!(world.wait(manager, &[reply]).work_returns(), [Return::TransactionComplete]);
 }
@@ -73,9 +78,7 @@ fn a_poller_gets_its_confirmation_at_once() {
 #[test]
 fn a_confirmation_that_was_not_read_makes_the_open_readable() {
     let (mut world, manager, [client]) = World::with_manager();
-    let call = world.call(client, 0, &Parcel::default());
-    world.park(client, &[call]);
-    world.read(manager).parcel();
+    receive_call(&mut world, client, manager);
     let reply = world.reply(manager, &Parcel::default());
     world.write(manager, &[reply]);
     assert!(world.driver.poll(manager));
@@ -88,9 +91,7 @@ fn a_server_with_an_unfinished_one_way_call_does_not_hold() {
     let oneways = [1, 2].map(|code| world.oneway(client, 0, code, &Parcel::default()));
     world.run(client, &oneways);
     let first = world.read(manager).parcel();
-    let call = world.call(client, 0, &Parcel::default());
-    world.park(client, &[call]);
-    world.read(manager).parcel();
+    receive_call(&mut world, client, manager);
     let reply = world.reply(manager, &Parcel::default());
     assert_eq!(world.wait(manager, &[reply]).work_returns(), [Return::TransactionComplete]);
     let free = Command::FreeBuffer(first.buffer);
@@ -100,9 +101,7 @@ fn a_server_with_an_unfinished_one_way_call_does_not_hold() {
 #[test]
 fn a_failed_reply_is_reported_at_once() {
     let (mut world, manager, [client]) = World::with_manager();
-    let call = world.call(client, 0, &Parcel::default());
-    world.park(client, &[call]);
-    world.read(manager).parcel();
+    receive_call(&mut world, client, manager);
     let reply = world.reply(manager, &Parcel::default().handle(99));
     assert_eq!(world.wait(manager, &[reply]).work_returns(), [Return::TransactionComplete]);
 }
@@ -110,9 +109,7 @@ fn a_failed_reply_is_reported_at_once() {
 #[test]
 fn a_read_that_may_not_wait_gets_the_confirmation() {
     let (mut world, manager, [client]) = World::with_manager();
-    let call = world.call(client, 0, &Parcel::default());
-    world.park(client, &[call]);
-    world.read(manager).parcel();
+    receive_call(&mut world, client, manager);
     let reply = world.reply(manager, &Parcel::default());
     world.write(manager, &[reply]);
     let seen = world.write_read(manager, &[], READ_SIZE, Waiting::Refused);
