@@ -4,12 +4,14 @@
 //! * [`Peer`]: a client in a separate process (the program `peer`), to be stopped or killed;
 //! * [`malice`]: malicious and faulty actions of a `peer`;
 //! * [`attacks`]: attacks of an ordinary user on the daemon;
+//! * [`attacker`]: processes that run these, and a list of attacks;
 //! * [`late_clients`]: an attack by clients in many uids of one user;
 //! * [`hung_mapping`]: memory whose filesystem never answers;
 //! * [`soak`]: the clients of the program `soak`;
 //! * [`wait`]: bounded waits, and the state of a process in `/proc`;
 //! * [`random`]: a seeded generator, so that a failing run can be repeated.
 
+pub mod attacker;
 pub mod attacks;
 pub mod bus;
 pub mod hung_mapping;

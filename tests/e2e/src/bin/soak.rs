@@ -1,17 +1,18 @@
 //! Many clients with mixed load for a long time, killed, stopped and frozen at random; afterwards
 //! the bus must be in its initial state.
 //!
-//! `soak [--clients N] [--minutes M] [--mapping passthrough|notify-store] [--seed S]` prints every
-//! ten seconds the daemon's objects and memory, and at the end what is left. Exit code 1: objects
-//! are left, or its memory has grown.
+//! Exit code 1: objects are left, or the daemon's memory has grown.
 
 use std::fs;
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use binder_client::Client;
+use clap::Parser;
 use control::binderd::Status;
+use e2e::attacker::{ATTACKS, Attacker, DEVICES, INNOCENT_DEVICE};
 use e2e::random::Random;
 use e2e::soak::SERVICES;
 use e2e::{Bus, BusError, Mapping, Peer, wait};
@@ -24,6 +25,8 @@ const MAX_PAUSE_MS: u64 = 3_000;
 /// Limit of every wait. Thousands of threads at the lowest priority may wait long for a kernel lock
 /// that one of them holds.
 const PATIENCE: Duration = Duration::from_secs(300);
+/// Device of the load.
+const DEVICE: &str = INNOCENT_DEVICE;
 /// Duration of the warm-up load.
 const WARM_UP_MINUTES: f64 = 0.1;
 /// Kinds of objects that the driver counts.
@@ -33,47 +36,45 @@ const REPORT_EVERY: Duration = Duration::from_secs(10);
 /// shrink.
 const MAX_GROWTH_KIB: u64 = 64 << 10;
 
+/// Runs many clients with mixed load, of which random ones are killed, stopped and frozen, and
+/// attacks by other users. Prints every ten seconds the daemon's objects and memory, and at the end
+/// what is left. Needs root.
+#[derive(Clone, Copy, Parser)]
 struct Options {
-    clients: usize,
+    /// Clients with mixed load
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
+    clients: u32,
+    /// Attacks on other devices of the bus, begun again at random
+    #[arg(
+        long,
+        default_value_t = 3,
+        value_parser = clap::value_parser!(u8).range(..=ATTACKS.len() as i64)
+    )]
+    attacks: u8,
+    /// Duration of the load
+    #[arg(long, default_value_t = 60.0)]
     minutes: f64,
+    /// Passthrough or notify-store
+    #[arg(long, default_value = "passthrough", value_parser = mapping)]
     mapping: Mapping,
+    /// Determines the load; printed at the start
+    #[arg(long, default_value_t = Random::fresh_seed())]
     seed: u64,
 }
 
+fn mapping(text: &str) -> Result<Mapping, &'static str> {
+    let all = [Mapping::Passthrough, Mapping::NotifyStore];
+    all.into_iter().find(|one| one.argument() == text).ok_or("passthrough or notify-store")
+}
+
 fn main() -> ExitCode {
-    match options().and_then(|options| soak(&options)) {
+    match soak(&Options::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("soak: {error}");
             ExitCode::FAILURE
         }
     }
-}
-
-fn options() -> Result<Options, String> {
-    let mut options = Options {
-        clients: 1000,
-        minutes: 60.0,
-        mapping: Mapping::Passthrough,
-        seed: Random::fresh_seed(),
-    };
-    let mut arguments = std::env::args().skip(1);
-    while let Some(name) = arguments.next() {
-        let value = arguments.next().ok_or(format!("{name} needs a value"))?;
-        let bad = || format!("{name} {value}: not a value for it");
-        match &*name {
-            "--clients" => options.clients = value.parse().map_err(|_| bad())?,
-            "--minutes" => options.minutes = value.parse().map_err(|_| bad())?,
-            "--seed" => options.seed = value.parse().map_err(|_| bad())?,
-            "--mapping" => {
-                let all = [Mapping::Passthrough, Mapping::NotifyStore];
-                options.mapping =
-                    all.into_iter().find(|one| one.argument() == value).ok_or_else(bad)?;
-            }
-            _ => return Err(format!("{name}: --clients, --minutes, --mapping or --seed")),
-        }
-    }
-    Ok(options)
 }
 
 /// State that must be the same at the end as before.
@@ -118,6 +119,8 @@ struct Load<'a> {
     services: Vec<Peer>,
     clients: Vec<Peer>,
     paused: Vec<Pause>,
+    /// The processes of each attack.
+    attackers: Vec<Vec<Attacker>>,
     /// Files that a service has open before the first call to it.
     service_files: Option<usize>,
     killed: u64,
@@ -128,13 +131,13 @@ struct Load<'a> {
 impl<'a> Load<'a> {
     fn start(bus: &'a Bus, options: &Options) -> Result<Self, String> {
         let random = Random::new(options.seed);
-        let (services, clients, paused) = (Vec::new(), Vec::new(), Vec::new());
         let mut load = Self {
             bus,
             random,
-            services,
-            clients,
-            paused,
+            services: Vec::new(),
+            clients: Vec::new(),
+            paused: Vec::new(),
+            attackers: Vec::new(),
             service_files: None,
             killed: 0,
             stopped: 0,
@@ -150,6 +153,9 @@ impl<'a> Load<'a> {
             let client = load.client(index, options.clients)?;
             load.clients.push(client);
         }
+        let program = program("peer")?;
+        let attacks = ATTACKS.iter().take(options.attacks.into());
+        load.attackers = attacks.map(|attack| attack.start(bus, &program)).collect();
         Ok(load)
     }
 
@@ -157,15 +163,25 @@ impl<'a> Load<'a> {
         peer(self.bus, &["soak-service", &format!("service{number}")])
     }
 
-    fn client(&mut self, index: usize, clients: usize) -> Result<Peer, String> {
+    fn client(&mut self, index: u32, clients: u32) -> Result<Peer, String> {
         let seed = self.random.below(1 << 32).to_string();
         peer(self.bus, &["soak-client", &index.to_string(), &clients.to_string(), &seed])
     }
 
-    /// Disturbs a random process: one in three is killed, the others are stopped or frozen for
-    /// seconds.
+    /// Disturbs a random client, and now and then ends an attack and begins it again.
     fn disturb(&mut self, freezer: &Client) -> Result<(), String> {
         self.let_go_on(freezer, Instant::now())?;
+        if self.random.below(300) == 0 && !self.attackers.is_empty() {
+            let place = self.random.below(self.attackers.len() as u64) as usize;
+            self.attackers[place].iter_mut().for_each(Attacker::kill);
+            self.attackers[place] = ATTACKS[place].start(self.bus, &program("peer")?);
+        }
+        self.disturb_client(freezer)
+    }
+
+    /// Disturbs a random process: one in three is killed, the others are stopped or frozen for
+    /// seconds.
+    fn disturb_client(&mut self, freezer: &Client) -> Result<(), String> {
         let victim = self.random.below(self.clients.len() as u64) as usize;
         let until = Instant::now() + Duration::from_millis(self.random.below(MAX_PAUSE_MS));
         match self.random.below(300) {
@@ -179,7 +195,7 @@ impl<'a> Load<'a> {
                 self.paused.retain(|pause| pause.client != victim);
                 self.clients[victim].kill_within(PATIENCE);
                 self.killed += 1;
-                self.clients[victim] = self.client(victim, self.clients.len())?;
+                self.clients[victim] = self.client(victim as u32, self.clients.len() as u32)?;
             }
             _ if self.paused.iter().any(|pause| pause.client == victim) => {}
             100..200 => {
@@ -231,6 +247,7 @@ impl<'a> Load<'a> {
     /// Ends the clients, none of which may have exited by itself, and then the services. Files that
     /// the services still have open then are passed files that were leaked.
     fn end(mut self) -> Result<(), String> {
+        self.attackers.iter_mut().flatten().for_each(Attacker::kill);
         for client in &mut self.clients {
             client.kill_within(PATIENCE);
         }
@@ -251,14 +268,19 @@ fn most_files(services: &[Peer]) -> Option<usize> {
 }
 
 fn peer(bus: &Bus, arguments: &[&str]) -> Result<Peer, String> {
-    let program = std::env::current_exe().map_err(|error| error.to_string())?;
-    Ok(Peer::start(&program.with_file_name("peer"), &bus.device("binder"), arguments))
+    Ok(Peer::start(&program("peer")?, &bus.device(DEVICE), arguments))
+}
+
+/// A program of this crate.
+fn program(name: &str) -> Result<PathBuf, String> {
+    let own = std::env::current_exe().map_err(|error| error.to_string())?;
+    Ok(own.with_file_name(name))
 }
 
 fn soak(options: &Options) -> Result<(), String> {
     println!("seed {}", options.seed);
     let with_logs = |command: &mut Command| {
-        command.args(["--stats", "global"]);
+        command.args(["--stats", "global", "--devices", DEVICES]);
     };
     let bus = Bus::start_with(options.mapping, with_logs).map_err(|error| match error {
         BusError::Unavailable(reason) | BusError::Broken(reason) => reason,
@@ -290,7 +312,7 @@ fn load(bus: &Bus, options: &Options) -> Result<(), String> {
     let manager = peer(bus, &["manager", "1"])?;
     manager.expect("ready");
     let mut load = Load::start(bus, options)?;
-    let freezer = Client::open(bus.device("binder"), &binder_client::Options::default())
+    let freezer = Client::open(bus.device(DEVICE), &binder_client::Options::default())
         .map_err(|error| error.to_string())?;
     let begun = Instant::now();
     let (mut reported, mut transactions) = (begun, bus.status()?.transactions);

@@ -3,8 +3,9 @@
 use std::time::{Duration, Instant};
 
 use e2e::Bus;
+use e2e::attacker::ATTACKER;
 
-use crate::innocent::{ATTACKER, Innocent, attacker};
+use crate::innocent::{Innocent, attacker};
 
 crate::attacks! {
     calls_to_a_process_with_many_areas_and_no_buffer_do_not_slow_others

@@ -5,9 +5,10 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use binder_client::{Client, Options, Parcel, Session};
+use e2e::attacker::{ATTACKER, INNOCENT};
 use e2e::{Bus, wait};
 
-use crate::innocent::{ATTACKER, INNOCENT, Innocent, attacker};
+use crate::innocent::{Innocent, attacker};
 
 crate::attacks! {
     files_whose_close_blocks_do_not_delay_other_files

@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
+use e2e::attacker::ATTACKER;
 use e2e::{Bus, Peer};
 
-use crate::innocent::{ATTACKER, attacker};
+use crate::innocent::attacker;
 
 crate::attacks! {
     an_open_of_an_exited_opener_has_no_owner

@@ -4,50 +4,16 @@ use std::path::Path;
 
 use binder_client::{Client, Options, Payload, Session};
 use control::Uid;
+use e2e::attacker::INNOCENT;
 use e2e::{Bus, Peer};
-
-/// Uid of the attackers; no other process has it.
-pub const ATTACKER: Uid = Uid(61_300);
-/// Uid of the innocent service.
-pub const INNOCENT: Uid = Uid(61_299);
 
 /// Starts a process of an ordinary user, and waits until it is ready.
 pub fn attacker(bus: &Bus, device: &str, uid: Uid, action: &[&str]) -> Peer {
-    let peer = unready_attacker(bus, device, uid, action);
-    peer.expect("ready");
-    peer
-}
-
-/// An attacker with memory that never answers while its accomplice runs.
-pub struct Silent {
-    peer: Peer,
-    accomplice: u32,
-}
-
-impl Silent {
-    /// Starts it, and waits until it is ready.
-    pub fn start(bus: &Bus, device: &str, uid: Uid, action: &[&str]) -> Self {
-        let peer = unready_attacker(bus, device, uid, action);
-        let line = peer.line().unwrap();
-        let accomplice = line.strip_prefix("accomplice ").unwrap().parse().unwrap();
-        peer.expect("ready");
-        Self { peer, accomplice }
-    }
-
-    /// Kills the accomplice first: a thread that waits for the accomplice's filesystem cannot be
-    /// killed, whichever process it belongs to.
-    pub fn kill(&mut self) {
-        let pid = rustix::process::Pid::from_raw(self.accomplice as i32).unwrap();
-        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
-        self.peer.kill();
-    }
-}
-
-/// As [`attacker`], without waiting.
-pub fn unready_attacker(bus: &Bus, device: &str, uid: Uid, action: &[&str]) -> Peer {
     let uid = uid.to_string();
     let words = [&["as", &uid], action].concat();
-    Peer::start_on(bus, Path::new(env!("CARGO_BIN_EXE_peer")), device, &words)
+    let peer = Peer::start_on(bus, Path::new(env!("CARGO_BIN_EXE_peer")), device, &words);
+    peer.expect("ready");
+    peer
 }
 
 /// A service on `hwbinder`, and its client.

@@ -4,10 +4,11 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use e2e::attacker::ATTACKER;
 use e2e::{Bus, Peer, wait};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::innocent::{ATTACKER, Innocent};
+use crate::innocent::Innocent;
 
 crate::attacks! {
     areas_that_never_answer_in_many_uids_of_one_owner_cost_a_bounded_number_of_threads

@@ -5,10 +5,11 @@ use std::thread;
 
 use binder_client::{Client, Errno, Options};
 use binder_uapi::command::BC_ENTER_LOOPER;
+use e2e::attacker::ATTACKER;
 use e2e::attacks::write_from;
 use e2e::{Bus, wait};
 
-use crate::innocent::{ATTACKER, Innocent, attacker};
+use crate::innocent::{Innocent, attacker};
 
 crate::attacks! {
     threads_with_long_ioctls_do_not_delay_others

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use e2e::attacker::ATTACKER;
 use e2e::peer::Word;
 use e2e::{Bus, Mapping, wait};
 
-use crate::innocent::{ATTACKER, Innocent, attacker};
+use crate::innocent::{Innocent, attacker};
 use crate::on_bus_with;
 
 /// 1 % of the machine's memory, so that the attack reaches it soon.

@@ -2,12 +2,14 @@
 
 use std::io::Read;
 use std::os::fd::AsFd;
+use std::path::Path;
 
 use binder_client::{Client, Options, Parcel, Session};
 use control::Uid;
 use e2e::Bus;
+use e2e::attacker::{ATTACKER, Attacker};
 
-use crate::innocent::{ATTACKER, Innocent, Silent, attacker};
+use crate::innocent::{Innocent, attacker};
 
 crate::attacks! {
     a_receiver_of_files_with_a_profiling_timer_does_not_delay_others
@@ -46,7 +48,9 @@ fn hung_receivers_of_files_with_signals_do_not_delay_others(bus: &Bus) {
     const RECEIVERS: usize = 24;
     let innocent = Innocent::new(bus);
     let count = RECEIVERS.to_string();
-    let mut attack = Silent::start(bus, "binder", ATTACKER, &["signalled-receivers", &count]);
+    let program = Path::new(env!("CARGO_BIN_EXE_peer"));
+    let words = ["signalled-receivers", &count];
+    let mut attack = Attacker::start(bus, program, "binder", ATTACKER, &words);
     let client = Client::open(bus.device("binder"), &Options::default()).unwrap();
     let mut session = Session::new(&client);
     let file = std::fs::File::open("/dev/null").unwrap();

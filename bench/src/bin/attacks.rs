@@ -1,0 +1,258 @@
+//! Latency of a client's calls while other users attack the daemon.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{scope, sleep};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use bench::measure::percentile;
+use bench::progress::Progress;
+use bench::results::{Key, Measurement, Value};
+use bench::statistics::estimate;
+use binder_client::{Client, Options, Payload, Session};
+use clap::Parser;
+use e2e::attacker::{ATTACKS, Attack, Attacker, DEVICES, INNOCENT, INNOCENT_DEVICE};
+use e2e::{Bus, Mapping, Peer, wait};
+use headroom_linux::sched::SchedAttr;
+use rustix::process::Pid;
+
+const BENCH: &str = "attacks";
+/// Of client, service and probe: the daemon may delay them, but not the attackers' use of the CPU.
+const PRIORITY: u32 = 1;
+/// Between two calls, and between two samples of the probe.
+const INTERVAL: Duration = Duration::from_micros(500);
+/// Passes with more stolen time say nothing about the daemon.
+const MAX_STEAL: f64 = 0.02;
+/// Time in which the daemon must have its former number of descriptors again.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Measures the 99.9th percentile of an innocent client's calls and, in the same pass, of the
+/// wake-ups of a probe, both at SCHED_FIFO: without an attack, under each attack, and under all at
+/// once. Each case has a fresh bus, which must have its former number of descriptors afterwards.
+/// Passes with more than 2 % of stolen CPU time are discarded. Needs root.
+#[derive(Parser)]
+struct Arguments {
+    /// Duration of a case in a pass, seconds
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
+    seconds: u64,
+    /// Passes over all cases
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    passes: u32,
+    /// Passthrough or notify-store
+    #[arg(long, default_value = "passthrough", value_parser = mapping)]
+    mapping: Mapping,
+}
+
+fn mapping(text: &str) -> Result<Mapping, String> {
+    let all = [Mapping::Passthrough, Mapping::NotifyStore];
+    all.into_iter().find(|one| one.argument() == text).ok_or("passthrough or notify-store".into())
+}
+
+/// Attacks that run at the same time.
+struct Case {
+    name: &'static str,
+    attacks: &'static [Attack],
+}
+
+fn cases() -> Vec<Case> {
+    let none = Case { name: "no attack", attacks: &[] };
+    let one =
+        |attack: &'static Attack| Case { name: attack.name, attacks: std::slice::from_ref(attack) };
+    let all = Case { name: "all at once", attacks: ATTACKS };
+    std::iter::once(none).chain(ATTACKS.iter().map(one)).chain([all]).collect()
+}
+
+/// A case in one pass.
+struct Sample {
+    /// Latencies of calls, nanoseconds, sorted.
+    calls: Vec<u64>,
+    /// Delays of the probe's wake-ups, nanoseconds, sorted.
+    delays: Vec<u64>,
+    /// CPU time of the daemon over the time of the case.
+    daemon_cpu: f64,
+    /// Part of the machine's CPU time that the hypervisor took.
+    steal: f64,
+}
+
+impl Sample {
+    /// The 99.9th percentile of the calls over that of the probe.
+    fn ratio(&self) -> f64 {
+        percentile(&self.calls, 0.999) as f64 / percentile(&self.delays, 0.999).max(1) as f64
+    }
+}
+
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    let peer = std::env::current_exe()?.with_file_name("peer");
+    ensure!(peer.exists(), "{}: build it with `cargo build --release -p e2e`", peer.display());
+    let cases = cases();
+    let mut kept: Vec<Vec<Sample>> = cases.iter().map(|_| Vec::new()).collect();
+    let mut progress = Progress::new(BENCH, arguments.passes as usize * cases.len());
+    for _ in 0..arguments.passes {
+        for (case, kept) in cases.iter().zip(&mut kept) {
+            progress.step(case.name);
+            let sample = run(case, &arguments, &peer).with_context(|| case.name)?;
+            if sample.steal <= MAX_STEAL {
+                kept.push(sample);
+            }
+        }
+    }
+    drop(progress);
+    print_results(&cases, &kept, arguments.passes)
+}
+
+fn run(case: &Case, arguments: &Arguments, peer: &Path) -> Result<Sample> {
+    let bus = Bus::start_with(arguments.mapping, |command| {
+        command.args(["--devices", DEVICES]);
+    })?;
+    let words = ["as", &INNOCENT.to_string(), "manager", "1"];
+    let mut service = Peer::start_on(&bus, peer, INNOCENT_DEVICE, &words);
+    service.expect("ready");
+    SchedAttr::fifo(PRIORITY).apply(Pid::from_raw(service.pid() as i32))?;
+    let client = Client::open(bus.device(INNOCENT_DEVICE), &Options::default())?;
+    // The daemon opens a descriptor for a client's address space at its first call.
+    call_until(&client, Instant::now() + Duration::from_millis(100))?;
+    let before = descriptors(&bus);
+    let mut attackers: Vec<Attacker> =
+        case.attacks.iter().flat_map(|attack| attack.start(&bus, peer)).collect();
+    let sample = measure(&client, &bus, Duration::from_secs(arguments.seconds))?;
+    attackers.iter_mut().for_each(Attacker::kill);
+    let settled = wait::until(PATIENCE, || (descriptors(&bus) <= before + 1).then_some(()));
+    settled.ok_or_else(|| anyhow!("{} descriptors, {before} before", descriptors(&bus)))?;
+    drop(client);
+    service.kill();
+    bus.wait_until_empty().and_then(|()| bus.stop()).map_err(|fault| anyhow!(fault))?;
+    Ok(sample)
+}
+
+fn measure(client: &Client, bus: &Bus, duration: Duration) -> Result<Sample> {
+    let (begun, steal, cpu) = (Instant::now(), Steal::now()?, cpu_time(bus.pid())?);
+    let end = begun + duration;
+    let ended = AtomicBool::new(false);
+    let (calls, delays) = scope(|scope| {
+        let probe = scope.spawn(|| probe_until(&ended));
+        let calls = scope.spawn(|| realtime().and_then(|()| call_until(client, end))).join();
+        ended.store(true, Ordering::Relaxed);
+        (calls, probe.join())
+    });
+    let panicked = |_| anyhow!("a thread has panicked");
+    let (mut calls, mut delays) = (calls.map_err(panicked)??, delays.map_err(panicked)??);
+    calls.sort_unstable();
+    delays.sort_unstable();
+    let daemon_cpu = (cpu_time(bus.pid())? - cpu) / begun.elapsed().as_secs_f64();
+    Ok(Sample { calls, delays, daemon_cpu, steal: Steal::now()?.since(&steal) })
+}
+
+fn realtime() -> Result<()> {
+    SchedAttr::fifo(PRIORITY).apply(None).context("SCHED_FIFO")
+}
+
+/// Latencies of calls, nanoseconds.
+fn call_until(client: &Client, end: Instant) -> Result<Vec<u64>> {
+    let mut session = Session::new(client);
+    let mut times = Vec::new();
+    while Instant::now() < end {
+        let begun = Instant::now();
+        let reply = session.call(0, 1, Payload::bytes(b"data"))?;
+        times.push(begun.elapsed().as_nanos() as u64);
+        session.free(reply);
+        session.flush()?;
+        sleep(INTERVAL);
+    }
+    Ok(times)
+}
+
+/// By how much sleeps were too long, nanoseconds.
+fn probe_until(ended: &AtomicBool) -> Result<Vec<u64>> {
+    realtime()?;
+    let mut delays = Vec::new();
+    while !ended.load(Ordering::Relaxed) {
+        let begun = Instant::now();
+        sleep(INTERVAL);
+        delays.push(begun.elapsed().saturating_sub(INTERVAL).as_nanos() as u64);
+    }
+    Ok(delays)
+}
+
+fn descriptors(bus: &Bus) -> usize {
+    fs::read_dir(format!("/proc/{}/fd", bus.pid())).map_or(0, Iterator::count)
+}
+
+/// CPU time of a process, seconds.
+fn cpu_time(pid: u32) -> Result<f64> {
+    let path = PathBuf::from(format!("/proc/{pid}/stat"));
+    let stat = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+    let (_, fields) = stat.rsplit_once(") ").context("no name")?;
+    // utime and stime.
+    let ticks =
+        fields.split(' ').skip(11).take(2).map(str::parse::<u64>).sum::<Result<u64, _>>()?;
+    Ok(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
+}
+
+/// CPU time of the machine since its start, ticks.
+struct Steal {
+    stolen: u64,
+    all: u64,
+}
+
+impl Steal {
+    fn now() -> Result<Self> {
+        let stat = fs::read_to_string("/proc/stat")?;
+        let line = stat.lines().next().and_then(|line| line.strip_prefix("cpu "));
+        let fields = line.context("/proc/stat: no line `cpu`")?.split_ascii_whitespace();
+        let ticks = fields.map(str::parse).collect::<Result<Vec<u64>, _>>()?;
+        // user, nice, system, idle, iowait, irq, softirq, steal; guest time is in user's.
+        let [.., stolen] = ticks.get(..8).context("/proc/stat: no stolen time")? else {
+            bail!("/proc/stat: no stolen time");
+        };
+        Ok(Self { stolen: *stolen, all: ticks[..8].iter().sum() })
+    }
+
+    fn since(&self, before: &Self) -> f64 {
+        (self.stolen - before.stolen) as f64 / (self.all - before.all).max(1) as f64
+    }
+}
+
+fn print_results(cases: &[Case], kept: &[Vec<Sample>], passes: u32) -> Result<()> {
+    eprintln!(
+        "{:16} {:>8} {:>9} {:>9} {:>9} {:>11} {:>9} {:>7} {:>7}",
+        "", "p50 us", "p99.9 us", "max us", "probe us", "calls/probe", "/none", "daemon", "passes"
+    );
+    let none = median(&kept[0], Sample::ratio)
+        .context("each pass without an attack had more than 2 % of stolen time")?;
+    for (case, samples) in cases.iter().zip(kept) {
+        let Some(ratio) = median(samples, Sample::ratio) else {
+            eprintln!("{:16} each pass had more than 2 % of stolen time", case.name);
+            continue;
+        };
+        let us = |of: fn(&Sample) -> u64| median(samples, |s| of(s) as f64 / 1e3).unwrap_or(0.0);
+        let values = [
+            ("call_us_p50", us(|s| percentile(&s.calls, 0.5)), "us"),
+            ("call_us_p999", us(|s| percentile(&s.calls, 0.999)), "us"),
+            ("call_us_max", us(|s| percentile(&s.calls, 1.0)), "us"),
+            ("probe_us_p999", us(|s| percentile(&s.delays, 0.999)), "us"),
+            ("call_over_probe", ratio, "ratio"),
+            ("over_no_attack", ratio / none, "ratio"),
+            ("daemon_cpu", median(samples, |s| s.daemon_cpu).unwrap_or(0.0), "CPUs"),
+        ];
+        let [p50, p999, max, probe, ratio, growth, cpu] = values.map(|(_, value, _)| value);
+        eprintln!(
+            "{:16} {p50:>8.0} {p999:>9.0} {max:>9.0} {probe:>9.0} {ratio:>11.2} {growth:>9.2} \
+             {cpu:>7.2} {:>4}/{passes}",
+            case.name,
+            samples.len()
+        );
+        for (metric, value, unit) in values {
+            let key = Key { bench: BENCH, case: case.name, subject: "headroom", metric };
+            Measurement::new(key, Value { value, unit, runs: samples.len() }).print();
+        }
+    }
+    Ok(())
+}
+
+fn median(samples: &[Sample], of: impl Fn(&Sample) -> f64) -> Option<f64> {
+    let values: Vec<f64> = samples.iter().map(of).collect();
+    estimate(&values).map(|estimate| estimate.median)
+}
