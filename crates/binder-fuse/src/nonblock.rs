@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use headroom_linux::sched::SchedAttr;
+use headroom_linux::sched::leave_realtime;
 use owners::{Owner, Rate, TokenBuckets};
 use rustix::event::EventfdFlags;
 
@@ -179,7 +179,7 @@ fn start_worker(signal: &Arc<OwnedFd>) -> io::Result<Worker> {
     let thread = std::thread::Builder::new().name("nonblock".into()).stack_size(STACK);
     thread.spawn(move || {
         // The event loop's real-time priority is inherited.
-        let _ = SchedAttr::other(0).apply(None);
+        leave_realtime(0);
         for read in submitted {
             if results.send(look_up(read)).is_err() {
                 return;

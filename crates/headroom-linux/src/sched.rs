@@ -74,6 +74,13 @@ impl SchedAttr {
     }
 }
 
+/// Makes the calling thread an ordinary one with this nice value, or with 0 where the privilege for
+/// a negative value is missing. Giving up a real-time priority is always permitted.
+pub fn leave_realtime(nice: i32) {
+    let set = |nice| SchedAttr::other(nice).apply(None);
+    let _ = set(nice).or_else(|_| set(0));
+}
+
 fn last_errno() -> Errno {
     Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)
 }

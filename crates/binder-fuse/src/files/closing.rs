@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use headroom_linux::sched::leave_realtime;
 use owners::{Exhausted, Owner, Quota, QuotaSize, Uid};
 
 use crate::sync::lock;
@@ -155,6 +156,8 @@ impl Closers {
     }
 
     fn work(&self) {
+        // No client waits for a close.
+        leave_realtime(0);
         let mut state = lock(&self.0.state);
         loop {
             let Some((file, charge)) = state.next() else {

@@ -17,6 +17,5 @@ pub mod queue;
 /// Threads that report or start programs run with ordinary priority: only the kill has precedence.
 /// The programs that they start inherit it.
 pub(crate) fn use_ordinary_priority() {
-    // Giving up a real-time priority is always allowed.
-    let _ = headroom_linux::sched::SchedAttr::other(0).apply(None);
+    headroom_linux::sched::leave_realtime(0);
 }

@@ -107,10 +107,8 @@ struct Work {
 impl Work {
     fn run(mut self) {
         // A kill may depend on a measurement, but the measurement is not part of the kill. Readers
-        // inherit the priority. Giving up a real-time priority is always allowed; a negative nice
-        // value needs CAP_SYS_NICE.
-        let nice = |nice| headroom_linux::sched::SchedAttr::other(nice).apply(None);
-        let _ = nice(NICE).or_else(|_| nice(0));
+        // inherit the priority.
+        headroom_linux::sched::leave_realtime(NICE);
         let mut measurer = Measurer::new();
         loop {
             match self.queue.recv_timeout(LOOK) {
