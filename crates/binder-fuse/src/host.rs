@@ -16,7 +16,7 @@ use crate::address_space::{AddressSpace, Readers};
 use crate::calls::Calls;
 use crate::client_access::{BlockedAccess, ClientAccess, Late};
 use crate::coarse_clock;
-use crate::files::{Charge, Closers, Store};
+use crate::files::{CallStop, Charge, Closers, Store};
 use crate::lookup_budget::{LONGEST_LOOKUP, LookupBudgets};
 use crate::mapping::Backing;
 use crate::nonblock::FlagHistory;
@@ -79,6 +79,8 @@ pub(crate) struct Open {
     pub(crate) calls: Calls,
     /// The kernel's poll handle, once a thread polls.
     pub(crate) poll_handle: Option<u64>,
+    /// How its threads are stopped while they receive files.
+    pub(crate) call_stop: CallStop,
     /// A call on it was not trapped although the thread had a deferred delivery.
     pub(crate) untrapped: bool,
     /// Warnings about this open that were already logged.

@@ -23,6 +23,15 @@ pub(crate) struct Client {
     pub(crate) pid: u32,
     /// Its pids in all its namespaces.
     pub(crate) view: PidView,
+    pub(crate) sigtrap: Disposition,
+}
+
+/// Whether a process ignores a signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Disposition {
+    Ignored,
+    /// Handled, or not changed by the process.
+    Other,
 }
 
 /// The process that the thread `tid` belongs to: its pid in our namespace (`own`) and in others.
@@ -38,7 +47,16 @@ pub(crate) fn process_of(tid: u32, own: u64) -> io::Result<Client> {
     });
     // A process that cannot be inspected is treated as visible in our own namespace only.
     let seen_by_own = || PidView { own: (own, pid as i32), inner: Box::default() };
-    Ok(Client { pid, view: seen.unwrap_or_else(seen_by_own) })
+    let view = seen.unwrap_or_else(seen_by_own);
+    Ok(Client { pid, view, sigtrap: disposition(&status, libc::SIGTRAP) })
+}
+
+fn disposition(status: &str, signal: i32) -> Disposition {
+    let ignored = field(status, "SigIgn:").and_then(|mask| u64::from_str_radix(mask, 16).ok());
+    match ignored.unwrap_or(0) >> (signal - 1) & 1 {
+        0 => Disposition::Other,
+        _ => Disposition::Ignored,
+    }
 }
 
 fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
@@ -121,10 +139,18 @@ mod tests {
 
     #[test]
     fn our_own_process_is_found() {
-        let Client { pid, view } = process_of(std::process::id(), own_namespace()).unwrap();
+        let Client { pid, view, .. } = process_of(std::process::id(), own_namespace()).unwrap();
         assert_eq!(pid, std::process::id());
         assert_eq!(view.seen_by(&view), pid as i32);
         assert!(process_of(0, own_namespace()).is_err());
+    }
+
+    #[test]
+    fn an_ignored_signal_is_a_bit_of_the_status_file() {
+        let of = |status| disposition(status, libc::SIGTRAP);
+        assert_eq!(of("SigIgn:\t0000000000000010\n"), Disposition::Ignored);
+        assert_eq!(of("SigIgn:\t0000000000001001\n"), Disposition::Other);
+        assert_eq!(of("SigCgt:\t0000000000000010\n"), Disposition::Other);
     }
 
     #[test]
@@ -134,7 +160,7 @@ mod tests {
             assert_ne!(tid, std::process::id());
             process_of(tid, own_namespace())
         });
-        let Client { pid, view } = found.join().unwrap().unwrap();
+        let Client { pid, view, .. } = found.join().unwrap().unwrap();
         assert_eq!(pid, std::process::id());
         assert_eq!(view.seen_by(&view), pid as i32, "not the thread's id");
     }

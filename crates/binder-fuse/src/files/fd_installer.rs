@@ -17,13 +17,14 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
+use headroom_linux::sched::leave_realtime;
 use owners::Owner;
 use rustix::event::EventfdFlags;
 
 use super::closing::{Charge, ClientFile, Closers};
 use super::install::{Failure, ReadRoom, SocketKeeper, close_all, install};
 use super::interrupt_timer::InterruptTimer;
-use super::tracee::{End, Lost, Tracee};
+use super::tracee::{CallStop, End, Lost, Tracee};
 use crate::channel::Channel;
 use crate::placement;
 use crate::sync::lock;
@@ -34,6 +35,9 @@ const MAX_WORKERS: usize = 32;
 const STACK: usize = 64 << 10;
 /// A worker without work exits after this time.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Nice value of the workers. They are not real-time threads as the event loop is: each stop that a
+/// client causes costs them time. The receiver waits for them.
+const NICE: i32 = -10;
 /// How long a shutdown waits for busy workers.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 /// How often stuck threads are checked, while there are any.
@@ -46,6 +50,7 @@ pub(crate) struct Job {
     /// Id of its outcome and completion; `None`: it has neither, as descriptors are only closed.
     pub(crate) delivery: Option<u64>,
     pub(crate) tid: u32,
+    pub(crate) call_stop: CallStop,
     /// Owner and uid of the receiver.
     pub(crate) charge: Charge,
     /// The reply to its ioctl.
@@ -253,6 +258,7 @@ struct Worker {
 
 impl Worker {
     fn run(&self) {
+        leave_realtime(NICE);
         self.run_jobs(&InterruptTimer::new());
         let mut queue = lock(&self.shared.queue);
         queue.workers -= 1;
@@ -307,7 +313,7 @@ impl Worker {
         let files = std::mem::take(&mut job.files);
         let _pinned = placement::pin_to_this_cpu();
         let seized = match timer {
-            Ok(timer) => Tracee::seize(job.tid).map(|tracee| (tracee, timer.arm())),
+            Ok(timer) => Tracee::seize(job.tid, job.call_stop).map(|tracee| (tracee, timer.arm())),
             Err(error) => Err(io::Error::new(error.kind(), format!("no timer: {error}"))),
         };
         let served = match seized {
@@ -390,8 +396,8 @@ mod tests {
         let (reply, files, closes) = (Vec::new(), Vec::new(), Vec::new());
         let uid = Uid(number);
         let charge = Charge { owner: Owner::User(uid), uid };
-        let job =
-            Job { delivery: None, tid: 1, charge, reply, room: ReadRoom::default(), files, closes };
+        let (call_stop, room) = (CallStop::Step, ReadRoom::default());
+        let job = Job { delivery: None, tid: 1, call_stop, charge, reply, room, files, closes };
         (job, channel().1)
     }
 

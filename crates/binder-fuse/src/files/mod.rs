@@ -21,6 +21,7 @@ pub(crate) use closing::{Charge, ClientFile, Closers};
 pub(crate) use fd_installer::{Completion, FdInstaller, Job, Outcome};
 pub(crate) use install::ReadRoom;
 pub(crate) use store::Store;
+pub(crate) use tracee::CallStop;
 pub(crate) use trap::{Outcome as TrapOutcome, Trap};
 
 /// The reason why files cannot be passed on this machine; `None` where they can.

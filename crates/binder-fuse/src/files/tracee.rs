@@ -2,8 +2,8 @@
 //! system calls for us.
 //!
 //! A ptrace relation belongs to the tracing thread, so all of this happens on one thread of ours.
-//! The client's signals are blocked while we act (its mask is full then) and delivered when it is
-//! resumed; its registers are restored.
+//! The client's signals are blocked while we act and delivered when it is resumed; its registers
+//! are restored.
 
 use std::io;
 use std::time::Duration;
@@ -41,16 +41,27 @@ pub(super) enum End {
     Again,
 }
 
+/// How a thread is stopped after a system call that it makes for us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CallStop {
+    /// By a single step: one stop per call. The kernel reports the step by a SIGTRAP, and would
+    /// reset the disposition of a process that ignores it.
+    Step,
+    /// At the entry and at the exit of the call (`PTRACE_SYSCALL`).
+    EntryAndExit,
+}
+
 /// A traced thread.
 #[derive(Debug)]
 pub(super) struct Tracee {
     tid: u32,
+    call_stop: CallStop,
     /// Its registers when it stopped; `None` before.
     registers: Option<Registers>,
     /// Its signal mask when it stopped.
     mask: u64,
-    /// A SIGSTOP for the thread was suppressed, to be sent again.
-    stop_pending: bool,
+    /// Signals that were suppressed, to be sent again: a bit for each.
+    suppressed: u64,
     /// The thread was moved to our CPU.
     moved: Option<Moved>,
 }
@@ -89,6 +100,11 @@ pub(super) fn ptrace(
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
+/// The bit of a signal in a mask.
+fn bit(signal: i32) -> u64 {
+    1 << (signal - 1)
+}
+
 /// Whether the thread sleeps in the freezer of a control group (`__refrigerator` of version 1,
 /// `do_freezer_trap` of version 2).
 fn is_frozen(tid: u32) -> bool {
@@ -99,7 +115,7 @@ fn is_frozen(tid: u32) -> bool {
 impl Tracee {
     /// Traces a thread that is blocked in an ioctl on our device, and requests a stop for its
     /// return.
-    pub(super) fn seize(tid: u32) -> io::Result<Self> {
+    pub(super) fn seize(tid: u32, call_stop: CallStop) -> io::Result<Self> {
         ptrace(libc::PTRACE_SEIZE, tid, 0, libc::PTRACE_O_TRACESYSGOOD as usize)?;
         let moved = match placement::move_here(tid) {
             Move::Moved(moved) => Some(moved),
@@ -107,7 +123,7 @@ impl Tracee {
         };
         // Fails only if the thread has exited, which the wait for the stop detects.
         let _ = ptrace(libc::PTRACE_INTERRUPT, tid, 0, 0);
-        Ok(Self { tid, registers: None, mask: 0, stop_pending: false, moved })
+        Ok(Self { tid, call_stop, registers: None, mask: 0, suppressed: 0, moved })
     }
 
     pub(super) fn tid(&self) -> u32 {
@@ -139,7 +155,10 @@ impl Tracee {
         }
         let mask = &raw mut self.mask as usize;
         ptrace(libc::PTRACE_GETSIGMASK as PtraceRequest, self.tid, size_of::<u64>(), mask)?;
-        self.set_mask(!0)?;
+        self.set_mask(match self.call_stop {
+            CallStop::Step => !bit(libc::SIGTRAP),
+            CallStop::EntryAndExit => !0,
+        })?;
         self.registers = Some(registers);
         Ok(())
     }
@@ -157,33 +176,67 @@ impl Tracee {
     /// Makes the thread execute a system call; returns its result, or a negative errno.
     pub(super) fn call(&mut self, number: i64, arguments: [u64; 6]) -> Result<i64, Lost> {
         let Some(registers) = self.registers else { return Err(Lost::Gone) };
-        registers.calling(number, arguments).set(self.tid).map_err(|_| self.stuck())?;
-        // The first stop is at the entry of the call, the second at its exit.
-        for _ in 0..2 {
-            self.run_to_call()?;
-        }
-        let after = Registers::get(self.tid).map_err(|_| self.stuck())?;
+        let prepared = registers.calling(number, arguments);
+        prepared.set(self.tid).map_err(|_| self.stuck())?;
+        let after = match self.call_stop {
+            CallStop::Step => self.step_over_call(&prepared)?,
+            CallStop::EntryAndExit => {
+                for _ in 0..2 {
+                    self.run_to_call_stop()?;
+                }
+                self.current_registers()?
+            }
+        };
         Ok(after.result())
     }
 
-    fn stuck(&self) -> Lost {
-        let Self { tid, registers, mask, stop_pending, .. } = *self;
-        Lost::Stuck(Box::new(Self { tid, registers, mask, stop_pending, moved: None }))
+    fn current_registers(&self) -> Result<Registers, Lost> {
+        Registers::get(self.tid).map_err(|_| self.stuck())
     }
 
-    fn run_to_call(&mut self) -> Result<(), Lost> {
+    fn stuck(&self) -> Lost {
+        let Self { tid, call_stop, registers, mask, suppressed, .. } = *self;
+        Lost::Stuck(Box::new(Self { tid, call_stop, registers, mask, suppressed, moved: None }))
+    }
+
+    /// Returns the registers behind the call.
+    fn step_over_call(&mut self, prepared: &Registers) -> Result<Registers, Lost> {
         loop {
-            ptrace(libc::PTRACE_SYSCALL, self.tid, 0, 0).map_err(|_| self.stuck())?;
-            match self.wait() {
-                Ok(Some(Stop::Call)) => return Ok(()),
-                Ok(Some(Stop::Signal(signal))) => self.stop_pending |= signal == libc::SIGSTOP,
-                Ok(Some(Stop::Trap)) => {}
-                Ok(None) => {
-                    let _ = ptrace(libc::PTRACE_INTERRUPT, self.tid, 0, 0);
-                    return Err(self.stuck());
-                }
-                Err(()) => return Err(Lost::Gone),
+            let stop = self.resume(libc::PTRACE_SINGLESTEP)?;
+            let after = self.current_registers()?;
+            // A SIGTRAP of the client's own arrives before the call.
+            if after.has_made_call(prepared) {
+                return Ok(after);
             }
+            self.suppress(&stop);
+        }
+    }
+
+    fn run_to_call_stop(&mut self) -> Result<(), Lost> {
+        loop {
+            match self.resume(libc::PTRACE_SYSCALL)? {
+                Stop::Call => return Ok(()),
+                stop => self.suppress(&stop),
+            }
+        }
+    }
+
+    /// Resumes the thread until its next stop.
+    fn resume(&mut self, request: PtraceRequest) -> Result<Stop, Lost> {
+        ptrace(request, self.tid, 0, 0).map_err(|_| self.stuck())?;
+        match self.wait() {
+            Ok(Some(stop)) => Ok(stop),
+            Ok(None) => {
+                let _ = ptrace(libc::PTRACE_INTERRUPT, self.tid, 0, 0);
+                Err(self.stuck())
+            }
+            Err(()) => Err(Lost::Gone),
+        }
+    }
+
+    fn suppress(&mut self, stop: &Stop) {
+        if let Stop::Signal(signal) = *stop {
+            self.suppressed |= bit(signal);
         }
     }
 
@@ -240,9 +293,12 @@ impl Tracee {
         self.moved = None;
         // Fails if the thread is not stopped any more because it was killed.
         ptrace(libc::PTRACE_DETACH, self.tid, 0, 0).map_err(|_| self.stuck())?;
-        if self.stop_pending {
-            // SAFETY: plain numbers.
-            unsafe { libc::syscall(libc::SYS_tkill, self.tid as libc::pid_t, libc::SIGSTOP) };
+        // All others are blocked.
+        for signal in [libc::SIGSTOP, libc::SIGTRAP] {
+            if self.suppressed & bit(signal) != 0 {
+                // SAFETY: plain numbers.
+                unsafe { libc::syscall(libc::SYS_tkill, self.tid as libc::pid_t, signal) };
+            }
         }
         Ok(())
     }

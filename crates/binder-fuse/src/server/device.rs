@@ -13,10 +13,11 @@ use zerocopy::IntoBytes;
 
 use super::{Due, OPENER, PendingIoctl, Requester, Server, Slice, THREAD};
 use crate::calls::Calls;
+use crate::files::CallStop;
 use crate::host::{Open, OpenKey, OpenerState};
 use crate::mapping::{Backing, MappingKind, NotifyStore, Passthrough};
 use crate::nonblock::{FlagHistory, ParkedRead};
-use crate::pid_view::{self, Client};
+use crate::pid_view::{self, Client, Disposition};
 use crate::place::{DeviceId, Place};
 use crate::placement::{self, Move, Moved};
 use crate::task_watch::Exit;
@@ -99,7 +100,7 @@ impl Server {
         header: &InHeader,
         open: &OpenIn,
         context: ContextId,
-        Client { pid, view: pid_view }: Client,
+        Client { pid, view: pid_view, sigtrap }: Client,
     ) -> Result<OpenOut, i32> {
         let backing = self.make_backing(header.nodeid).map_err(|error| {
             self.warn_once("backing", || format!("pid {pid}: no buffer for its open: {error}"));
@@ -140,6 +141,10 @@ impl Server {
             backing,
             calls: Calls::default(),
             poll_handle: None,
+            call_stop: match sigtrap {
+                Disposition::Other => CallStop::Step,
+                Disposition::Ignored => CallStop::EntryAndExit,
+            },
             untrapped: false,
             warned_writable: false,
             warned_broken: false,

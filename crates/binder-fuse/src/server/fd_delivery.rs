@@ -14,7 +14,7 @@ use zerocopy::IntoBytes;
 use super::{FD_DELIVERIES, PendingIoctl, Server};
 use crate::error::Error;
 use crate::files::{
-    ClientFile, Completion, FdInstaller, Job, Outcome, ReadRoom, Trap, TrapOutcome,
+    CallStop, ClientFile, Completion, FdInstaller, Job, Outcome, ReadRoom, Trap, TrapOutcome,
 };
 use crate::host::OpenKey;
 
@@ -83,9 +83,16 @@ impl Server {
             address: bwr.read_buffer.wrapping_add(bwr.read_consumed),
             len: bwr.read_size.saturating_sub(bwr.read_consumed),
         };
-        let charge = self.host.charge(request.caller);
-        let job =
-            Job { delivery: Some(delivery), tid, charge, reply, room, files, closes: Vec::new() };
+        let job = Job {
+            delivery: Some(delivery),
+            tid,
+            call_stop: self.call_stop(request.key),
+            charge: self.host.charge(request.caller),
+            reply,
+            room,
+            files,
+            closes: Vec::new(),
+        };
         self.fd_deliveries
             .waiting
             .insert(delivery, FdDelivery { request, bwr, interrupted: false });
@@ -132,6 +139,10 @@ impl Server {
             open.calls.set(caller.tid, None);
         }
         Some(delivery)
+    }
+
+    fn call_stop(&self, key: OpenKey) -> CallStop {
+        self.host.opens.get(key).map_or(CallStop::EntryAndExit, |open| open.call_stop)
     }
 
     fn files_for(&self, process: ProcessId, tid: u32) -> Vec<Arc<ClientFile>> {
@@ -279,18 +290,18 @@ impl Server {
     /// there are none to close.
     pub(super) fn answer_and_close(
         &mut self,
-        PendingIoctl { unique, caller, .. }: PendingIoctl,
+        PendingIoctl { key, unique, caller, .. }: PendingIoctl,
         result: i32,
         bwr: &BinderWriteRead,
     ) -> bool {
         let tid = caller.tid;
         let Some(closes) = self.host.closes.remove(&tid) else { return false };
         let reply = self.reply.ioctl(unique, result, bwr.as_bytes()).to_vec();
-        let charge = self.host.charge(caller);
         let job = Job {
             delivery: None,
             tid,
-            charge,
+            call_stop: self.call_stop(key),
+            charge: self.host.charge(caller),
             reply,
             room: ReadRoom::default(),
             files: Vec::new(),

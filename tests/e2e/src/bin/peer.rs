@@ -76,6 +76,9 @@ fn act(device: &str, words: &[&str]) -> Outcome {
         ["files-few", uid] => {
             user(uid).and_then(|uid| files_service_with_room_for_few(device, uid))
         }
+        ["files-ignoring-sigtrap", uid] => {
+            user(uid).and_then(|uid| files_service_ignoring_sigtrap(device, uid))
+        }
         ["files-traced", uid] => user(uid).and_then(|uid| files_service_traced(device, uid)),
         ["files-interrupted", uid] => {
             user(uid).and_then(|uid| files_service_interrupted(device, uid, 300))
@@ -499,6 +502,12 @@ fn files_service_interrupted(device: &str, uid: Uid, every_us: u64) -> Outcome {
         libc::signal(libc::SIGALRM, count as *const () as usize);
         libc::setitimer(libc::ITIMER_REAL, &timer, std::ptr::null_mut());
     }
+    files_service(device, uid)
+}
+
+fn files_service_ignoring_sigtrap(device: &str, uid: Uid) -> Outcome {
+    // SAFETY: no handler is installed.
+    unsafe { libc::signal(libc::SIGTRAP, libc::SIG_IGN) };
     files_service(device, uid)
 }
 

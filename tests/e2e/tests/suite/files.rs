@@ -18,6 +18,7 @@ crate::both_mappings! {
     a_hundred_files_reach_a_receiver_at_once
     a_receiver_keeps_its_cpu_affinity_after_fd_delivery
     a_receiver_under_many_signals_gets_its_files_and_its_signals
+    a_receiver_keeps_its_signal_dispositions
     a_receiver_with_a_debugger_gets_no_files_and_the_call_fails
     a_receiver_whose_table_is_full_gets_none_of_the_files_and_the_call_fails
     a_stopped_receiver_gets_its_files_when_it_goes_on
@@ -131,6 +132,25 @@ fn a_receiver_under_many_signals_gets_its_files_and_its_signals(bus: &Bus) {
         assert_eq!(send_pipes(&mut session, count).unwrap(), left);
     }
     drop(service);
+}
+
+fn a_receiver_keeps_its_signal_dispositions(bus: &Bus) {
+    for role in ["files", "files-ignoring-sigtrap"] {
+        let service = peer(bus, &[role, NOBODY]);
+        let client = open(bus);
+        let mut session = Session::new(&client);
+        let signals = || {
+            let status = std::fs::read_to_string(format!("/proc/{}/status", service.pid()));
+            let names = ["SigBlk:", "SigIgn:", "SigCgt:"];
+            let signals = |line: &&str| names.iter().any(|name| line.starts_with(name));
+            status.unwrap().lines().filter(signals).collect::<Vec<_>>().join("\n")
+        };
+        let before = signals();
+        for count in [1, 2, 5] {
+            send_pipes(&mut session, count).unwrap();
+        }
+        assert_eq!(signals(), before, "{role}");
+    }
 }
 
 fn a_receiver_with_a_debugger_gets_no_files_and_the_call_fails(bus: &Bus) {

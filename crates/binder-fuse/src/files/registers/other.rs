@@ -26,6 +26,10 @@ impl Registers {
         match self {}
     }
 
+    pub(super) fn has_made_call(&self, _: &Self) -> bool {
+        match *self {}
+    }
+
     pub(super) fn again(self) -> Self {
         match self {}
     }

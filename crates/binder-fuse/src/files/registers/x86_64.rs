@@ -53,6 +53,12 @@ impl Registers {
         self
     }
 
+    /// Whether the thread has executed the call that [`calling`](Self::calling) prepared in these
+    /// registers.
+    pub(super) fn has_made_call(&self, prepared: &Self) -> bool {
+        self.0.rip == prepared.0.rip + SYSCALL_LEN
+    }
+
     /// The registers with which the thread repeats its last system call.
     pub(super) fn again(mut self) -> Self {
         self.0.rip -= SYSCALL_LEN;
