@@ -57,6 +57,7 @@ fuzz: setup
 lint: setup-lint
 	cargo fmt --all --check
 	cargo fmt --manifest-path tests/clients/Cargo.toml --all --check
+	cargo fmt --manifest-path examples/rsbinder/Cargo.toml --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	scripts/lint-shell
 	scripts/lint-lines

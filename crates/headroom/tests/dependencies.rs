@@ -10,6 +10,10 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
+/// The workspaces, and the example with dependencies of its own.
+const MANIFESTS: [&str; 3] =
+    ["Cargo.toml", "tests/clients/Cargo.toml", "examples/rsbinder/Cargo.toml"];
+
 /// Output of `cargo metadata` for a workspace and all of its dependencies.
 fn metadata(manifest: &str) -> Value {
     let output = Command::new(env!("CARGO"))
@@ -83,7 +87,7 @@ fn licence(rest: &mut &[&str], accepted: &BTreeSet<String>) -> bool {
 fn every_dependency_has_an_accepted_licence() {
     let accepted = accepted();
     let mut seen = 0;
-    for manifest in ["Cargo.toml", "tests/clients/Cargo.toml"] {
+    for manifest in MANIFESTS {
         for package in packages(&metadata(manifest)) {
             let expression = package["license"].as_str().unwrap_or("none");
             assert!(
@@ -104,7 +108,7 @@ fn every_direct_dependency_is_explained() {
     let explained: BTreeSet<&str> =
         document.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next()).collect();
     let mut direct = BTreeSet::new();
-    for manifest in ["Cargo.toml", "tests/clients/Cargo.toml"] {
+    for manifest in MANIFESTS {
         let metadata = metadata(manifest);
         // Packages without a source are our own.
         for ours in packages(&metadata).filter(|package| package["source"].is_null()) {
