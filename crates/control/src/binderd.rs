@@ -94,6 +94,9 @@ pub enum Reply {
 pub struct Status {
     /// Crate version.
     pub version: String,
+    /// [`PROTOCOL_VERSION`](crate::PROTOCOL_VERSION) of the daemon; 0 before it was introduced.
+    #[serde(default)]
+    pub protocol: u32,
     /// The daemon's process id.
     pub pid: u32,
     /// Mount point of the bus.

@@ -30,6 +30,10 @@ pub use owners::Uid;
 pub use peer::Peer;
 pub use server::{Answer, Request, RequestId, Server};
 
+/// Version of the messages of both control sockets: field `protocol` of the status. It changes when
+/// a message of an earlier release is not understood any more (docs/stability.md).
+pub const PROTOCOL_VERSION: u32 = 1;
+
 /// Default control socket of `headroom-oomd`.
 pub const OOMD_SOCKET: &str = "/run/headroom/oomd.sock";
 /// Result of `headroom oom margin --save`, read by `headroom-oomd`.

@@ -122,6 +122,7 @@ fn sources() -> Sources {
     let oomd = Oomd {
         status: oomd::Status {
             version: "1\"2\\3\n".into(),
+            protocol: 1,
             pid: 1,
             notifier: "bpf".into(),
             attached: true,
@@ -148,6 +149,7 @@ fn sources() -> Sources {
     let binderd = Binderd {
         status: binderd::Status {
             version: "1".into(),
+            protocol: 1,
             pid: 2,
             mount: "/dev/binderfs".into(),
             mapping: "passthrough".into(),

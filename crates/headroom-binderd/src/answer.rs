@@ -58,6 +58,7 @@ fn status(server: &Server) -> Status {
     let counts = server.page_counts();
     Status {
         version: env!("CARGO_PKG_VERSION").into(),
+        protocol: control::PROTOCOL_VERSION,
         pid: std::process::id(),
         mount: server.mount_point().display().to_string(),
         mapping: server.mapping().name().into(),

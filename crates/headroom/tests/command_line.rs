@@ -162,6 +162,7 @@ fn fake_oomd(request: Request) -> Reply {
     match request {
         Request::Status => Reply::Status(oomd::Status {
             version: "0".into(),
+            protocol: control::PROTOCOL_VERSION,
             pid: 1,
             notifier: "proc".into(),
             attached: true,

@@ -1,48 +1,24 @@
 //! The manual covers all of `--help`, and the installation puts it into the right folder.
 
+mod support;
+
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use support::help::{all_commands, commands, stdout_of};
+
 const MANUAL: &str = include_str!("../../../dist/man/headroom.1");
-
-fn stdout_of(arguments: &[&str]) -> String {
-    let output = Command::new(env!("CARGO_BIN_EXE_headroom")).args(arguments).output().unwrap();
-    assert!(output.status.success(), "{arguments:?}: {output:?}");
-    String::from_utf8(output.stdout).unwrap()
-}
-
-/// Names of the commands that a help text lists.
-fn commands(help: &str) -> Vec<String> {
-    let listed = help.split_once("\nCommands:\n").map_or("", |(_, rest)| rest);
-    let lines = listed.lines().take_while(|line| line.starts_with("  "));
-    // Further lines of a description are indented deeper.
-    let names = lines.filter(|line| !line.starts_with("   ")).filter_map(|line| {
-        line.split_whitespace().next().filter(|name| *name != "help").map(str::to_owned)
-    });
-    names.collect()
-}
 
 fn options(help: &str) -> BTreeSet<String> {
     let words = help.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-'));
     words.filter(|word| word.len() > 2 && word.starts_with("--")).map(str::to_owned).collect()
 }
 
-/// The path and help text of each command.
-fn all(path: &[String], found: &mut Vec<(Vec<String>, String)>) {
-    let arguments: Vec<&str> = path.iter().map(String::as_str).chain(["--help"]).collect();
-    let help = stdout_of(&arguments);
-    for name in commands(&help) {
-        all(&[path, &[name]].concat(), found);
-    }
-    found.push((path.to_vec(), help));
-}
-
 #[test]
 fn the_manual_has_every_command_and_every_option() {
     let manual = MANUAL.replace("\\-", "-");
-    let mut found = Vec::new();
-    all(&[], &mut found);
+    let found = all_commands();
     assert!(found.len() > 15, "{found:?}");
     for (path, help) in found {
         let is_group = !commands(&help).is_empty();

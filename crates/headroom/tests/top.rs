@@ -23,6 +23,7 @@ fn daemon(dir: &Path, users: u32) -> (FakeDaemon, Arc<Mutex<Vec<Request>>>) {
     let answer = move |request: Request| match request {
         Request::Status => Reply::Status(Status {
             version: "0.1.0".into(),
+            protocol: 1,
             pid: 1,
             notifier: "bpf".into(),
             attached: true,

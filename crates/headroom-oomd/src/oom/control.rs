@@ -41,6 +41,7 @@ pub fn status(manager: &OomManager, degraded: &[String]) -> Status {
     degraded.extend(manager.system_monitor.degraded());
     Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
+        protocol: control::PROTOCOL_VERSION,
         pid: std::process::id(),
         notifier: notifier.to_owned(),
         attached: limited_users > 0,

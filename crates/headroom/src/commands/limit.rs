@@ -6,6 +6,7 @@ use std::path::Path;
 use anyhow::ensure;
 use control::oomd::{Reply, Request, UserLimit};
 use machine_memory::Meminfo;
+use serde_json::json;
 
 use crate::arguments::{Globals, LimitCommand};
 use crate::helpers::client::{call_oomd, unexpected};
@@ -20,13 +21,14 @@ pub fn limit(globals: &Globals, command: &LimitCommand) -> anyhow::Result<()> {
         LimitCommand::Get { user } => get(globals, user),
         LimitCommand::List => {
             let limits = limits(globals)?;
-            output::print_as(globals.format(), &limits, || table(&limits))
+            output::print_as(globals.format(), &json!({ "limits": limits }), || table(&limits))
         }
         LimitCommand::Clear { user } => {
             let account = user.account(&globals.oomd_socket)?;
             done(globals, &Request::ClearLimit { account })?;
             let limit = limits(globals)?.into_iter().find(|limit| user.has(limit));
-            output::print_as(globals.format(), &limit, || cleared(user, limit.as_ref()))
+            let document = json!({ "limit": limit });
+            output::print_as(globals.format(), &document, || cleared(user, limit.as_ref()))
         }
     }
 }
@@ -55,7 +57,7 @@ fn get(globals: &Globals, user: &User) -> anyhow::Result<()> {
         // Accounts of users exist without a limit; groups and cgroups exist only with one.
         user.account(&globals.oomd_socket)?;
     }
-    output::print_as(globals.format(), &limit, || match &limit {
+    output::print_as(globals.format(), &json!({ "limit": limit }), || match &limit {
         Some(limit) => table(std::slice::from_ref(limit)),
         None => format!("{user} has no limit\n"),
     })

@@ -12,7 +12,8 @@ pub fn run_oom_killer(globals: &Globals, user: Option<&User>) -> anyhow::Result<
     let account = user.map(|user| user.account(&globals.oomd_socket)).transpose()?;
     match call_oomd(&globals.oomd_socket, &Request::RunOomKiller { account })? {
         Reply::OomKillerRan { kills } => {
-            output::print_as(globals.format(), &kills, || match (&kills[..], user) {
+            let document = serde_json::json!({ "decisions": kills });
+            output::print_as(globals.format(), &document, || match (&kills[..], user) {
                 ([], None) => "no limit is exceeded\n".into(),
                 ([], Some(user)) => format!("{user} does not exceed its limit\n"),
                 (kills, _) => decision::explain_all(kills),

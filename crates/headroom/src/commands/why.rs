@@ -25,7 +25,8 @@ pub fn why(globals: &Globals, number: u32, id: Option<u64>) -> anyhow::Result<()
             return Err(anyhow!("there is no decision {id} that you may see; {range}"));
         }
     }
-    output::print_as(globals.format(), &records, || match &records[..] {
+    let document = serde_json::json!({ "decisions": records });
+    output::print_as(globals.format(), &document, || match &records[..] {
         [] => "no process was killed since headroom-oomd started\n".into(),
         records => decision::explain_all(records),
     })

@@ -7,6 +7,24 @@ use anyhow::Context;
 use headroom_daemon::message::plain;
 use serde::Serialize;
 
+/// Version of all JSON output. It changes when a field is removed, is renamed or gets another
+/// meaning (docs/stability.md).
+pub const JSON_VERSION: u32 = 1;
+
+/// A JSON document: the version beside the fields of the content, which is a struct or a map.
+#[derive(Serialize)]
+struct Versioned<'a, T> {
+    version: u32,
+    #[serde(flatten)]
+    content: &'a T,
+}
+
+impl<'a, T> Versioned<'a, T> {
+    fn new(content: &'a T) -> Self {
+        Self { version: JSON_VERSION, content }
+    }
+}
+
 /// How results are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
@@ -44,7 +62,8 @@ pub fn print_on(text: &str) -> anyhow::Result<ControlFlow<()>> {
 
 /// Prints one value of a stream as a line of JSON; `Break` when the reader has closed the pipe.
 pub fn print_json_line(value: &impl Serialize) -> anyhow::Result<ControlFlow<()>> {
-    print_on(&(serde_json::to_string(value).context("cannot write JSON")? + "\n"))
+    let line = serde_json::to_string(&Versioned::new(value)).context("cannot write JSON")?;
+    print_on(&(line + "\n"))
 }
 
 /// Prints `value` as JSON, or the text.
@@ -56,7 +75,8 @@ pub fn print_as(
     if format == Format::Text {
         return print(&text());
     }
-    let mut document = serde_json::to_string_pretty(value).context("cannot write JSON")?;
+    let versioned = Versioned::new(value);
+    let mut document = serde_json::to_string_pretty(&versioned).context("cannot write JSON")?;
     document.push('\n');
     print(&document)
 }

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub mod help;
 pub mod pty;
 
 use std::path::{Path, PathBuf};

@@ -13,7 +13,10 @@ use crate::helpers::user;
 /// Runs `headroom binder ls`.
 pub fn ls(globals: &Globals) -> anyhow::Result<()> {
     match call_binderd(&globals.binderd_socket, &Request::Ls)? {
-        Reply::Ls { devices } => output::print_as(globals.format(), &devices, || table(&devices)),
+        Reply::Ls { devices } => {
+            let document = serde_json::json!({ "devices": devices });
+            output::print_as(globals.format(), &document, || table(&devices))
+        }
         reply => Err(unexpected(&reply)),
     }
 }

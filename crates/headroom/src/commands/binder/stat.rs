@@ -143,6 +143,7 @@ mod tests {
             returns: named(&[("BR_DEAD_REPLY", dead)]),
             status: Status {
                 version: String::new(),
+                protocol: control::PROTOCOL_VERSION,
                 pid: 1,
                 mount: String::new(),
                 mapping: String::new(),

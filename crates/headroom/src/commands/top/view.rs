@@ -390,6 +390,7 @@ pub mod tests {
             at: Instant::now(),
             status: Status {
                 version: "0.1.0".into(),
+                protocol: 1,
                 pid: 42,
                 notifier: "bpf".into(),
                 attached: true,
