@@ -427,6 +427,20 @@ pub enum ContainerCommand {
         #[arg(long, value_name = "DIR", default_value = "/run/cdi")]
         spec_dir: PathBuf,
     },
+    /// End a bus that `container cdi` has created, and remove its CDI file
+    ///
+    /// Refused while a process has a device of the bus open.
+    Remove {
+        /// Name of the bus
+        #[arg(value_parser = parse_name)]
+        name: String,
+        /// Folder of CDI files
+        #[arg(long, value_name = "DIR", default_value = "/run/cdi")]
+        spec_dir: PathBuf,
+        /// Disconnect processes that use the bus: their calls fail
+        #[arg(long)]
+        force: bool,
+    },
     /// Link /dev/DEVICE of a container to its bus: the hook that the CDI file names
     #[command(hide = true)]
     Link {

@@ -29,7 +29,7 @@ impl Bus {
     /// The bus with this name. If it does not exist, systemd starts its daemon; without systemd the
     /// mount helper does.
     pub fn find_or_start(name: &str) -> anyhow::Result<Self> {
-        let folder = Path::new(BUSES).join(name);
+        let folder = folder(name);
         if !is_bus(&folder) {
             start(name, &folder)?;
         }
@@ -39,31 +39,56 @@ impl Bus {
     }
 }
 
-fn is_bus(folder: &Path) -> bool {
+/// The mount point of the bus with this name.
+pub fn folder(name: &str) -> PathBuf {
+    Path::new(BUSES).join(name)
+}
+
+/// Unmounts what a daemon that was killed has left.
+pub fn unmount_dead(folder: &Path) {
+    if rustix::fs::statfs(folder).err() == Some(Errno::NOTCONN) {
+        let _ = unmount(folder, UnmountFlags::DETACH);
+    }
+}
+
+/// Whether a bus is mounted on the folder and served.
+pub fn is_bus(folder: &Path) -> bool {
     folder.join(OTHER_ENTRIES[0]).exists()
 }
 
 fn start(name: &str, folder: &Path) -> anyhow::Result<()> {
-    let mut command = if Path::new(SYSTEMD).is_dir() {
-        let mut systemctl = Command::new("systemctl");
-        systemctl.arg("start").arg(format!("headroom-binderd@{name}.service"));
-        systemctl
+    let mut command = if has_systemd() {
+        systemctl("start", name)
     } else {
         let is_root = rustix::process::geteuid().is_root();
         ensure!(is_root, "{}: only root can create this bus; use sudo", folder.display());
-        // The mount of a daemon that was killed.
-        if rustix::fs::statfs(folder).err() == Some(Errno::NOTCONN) {
-            let _ = unmount(folder, UnmountFlags::DETACH);
-        }
+        unmount_dead(folder);
         std::fs::create_dir_all(folder)
             .with_context(|| format!("cannot make {}", folder.display()))?;
         let mut helper = programs::binderd()?;
         helper.arg0("mount.binder").arg(name).arg(folder);
         helper
     };
+    run(&mut command).with_context(|| format!("{}: no bus", folder.display()))
+}
+
+/// Whether systemd runs.
+pub fn has_systemd() -> bool {
+    Path::new(SYSTEMD).is_dir()
+}
+
+/// The command that starts or stops the unit of a bus.
+pub fn systemctl(verb: &str, name: &str) -> Command {
+    let mut systemctl = Command::new("systemctl");
+    systemctl.arg(verb).arg(format!("headroom-binderd@{name}.service"));
+    systemctl
+}
+
+/// Runs a command; a failure is an error.
+pub fn run(command: &mut Command) -> anyhow::Result<()> {
     let program = command.get_program().display().to_string();
     let status = command.status().with_context(|| format!("cannot start {program}"))?;
-    ensure!(status.success(), "{}: no bus: {program}: {status}", folder.display());
+    ensure!(status.success(), "{program}: {status}");
     Ok(())
 }
 

@@ -63,6 +63,11 @@ pub fn device(name: &str) -> String {
     format!("{KIND}={name}")
 }
 
+/// The file of a bus.
+pub fn path(folder: &Path, name: &str) -> PathBuf {
+    folder.join(format!("headroom-binder-{name}.json"))
+}
+
 impl Specification {
     /// `hook`: path of this program on the host.
     pub fn new(name: &str, bus: &Bus, hook: &Path) -> Self {
@@ -86,7 +91,7 @@ impl Specification {
     /// once.
     pub fn write(&self, folder: &Path) -> anyhow::Result<PathBuf> {
         let name = &self.devices[0].name;
-        let path = folder.join(format!("headroom-binder-{name}.json"));
+        let path = path(folder, name);
         // Runtimes read files that end in .json and .yaml only.
         let new = path.with_extension("new");
         let written = std::fs::create_dir_all(folder).and_then(|()| {

@@ -3,6 +3,7 @@
 mod bus;
 mod cdi;
 mod link;
+mod remove;
 
 use std::path::Path;
 
@@ -12,6 +13,7 @@ use serde::Serialize;
 use crate::arguments::{ContainerCommand, Globals};
 use crate::helpers::output::{self, printable};
 use bus::Bus;
+use remove::Clients;
 
 pub use bus::parse_name;
 
@@ -19,6 +21,10 @@ pub use bus::parse_name;
 pub fn container(globals: &Globals, command: &ContainerCommand) -> anyhow::Result<()> {
     match command {
         ContainerCommand::Cdi { name, spec_dir } => cdi(globals, name, spec_dir),
+        ContainerCommand::Remove { name, spec_dir, force } => {
+            let clients = if *force { Clients::Disconnect } else { Clients::Keep };
+            remove::remove(globals, name, spec_dir, clients)
+        }
         ContainerCommand::Link { devices } => link::link(std::io::stdin().lock(), devices),
     }
 }
