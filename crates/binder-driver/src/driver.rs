@@ -18,6 +18,7 @@ use crate::keys::{
 use crate::notifications::types::{Death, FreezeNotification, FreezeWait};
 use crate::objects::types::{Node, Reference};
 use crate::process::types::{Account, Context, Process, Thread};
+use crate::transaction::prediction::ParcelPlace;
 use crate::transaction::types::Transaction;
 use crate::write_read::queue::Queues;
 use crate::write_read::types::Wakes;
@@ -29,6 +30,8 @@ pub(crate) struct Scratch {
     pub commands: Vec<u8>,
     /// The parcel that is being sent.
     pub parcel: Vec<u8>,
+    /// `parcel` holds the contents of these ranges of the sender, read together with its commands.
+    pub predicted: Option<ParcelPlace>,
     /// Returns for a reader.
     pub returns: Vec<u8>,
 }

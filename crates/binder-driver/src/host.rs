@@ -47,6 +47,21 @@ pub trait ClientMemory {
     /// undefined.
     fn read(&mut self, from: Caller, address: u64, into: &mut [u8]) -> Result<(), Fault>;
 
+    /// Reads pieces to their offsets in `into`, in this order, until one faults. Returns how many
+    /// were read completely. An error: the memory cannot be accessed now; `into` may be a different
+    /// buffer then.
+    fn read_ahead(
+        &mut self,
+        from: Caller,
+        pieces: &[Piece],
+        into: &mut Vec<u8>,
+    ) -> Result<usize, Fault> {
+        let is_read = |piece: &&Piece| {
+            self.read(from, piece.address, &mut into[piece.at..][..piece.len]).is_ok()
+        };
+        Ok(pieces.iter().take_while(is_read).count())
+    }
+
     /// Reads the data and the offsets of one transaction in one call, each to its offset in the
     /// parcel, which is long enough. After a fault `parcel` may be a different buffer, because an
     /// access that is still blocked keeps the original one.

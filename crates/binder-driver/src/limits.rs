@@ -48,6 +48,10 @@ pub const OBJECT_COST: u64 = 256;
 /// Bytes of commands that are fetched at a time; an ordinary write fits in one chunk.
 pub const COMMAND_CHUNK: usize = 4096;
 
+/// Bytes of a parcel that are read ahead of its command. One more access for a larger parcel is
+/// little compared with its copy.
+pub const MAX_PREDICTED_BYTES: u64 = 128 << 10;
+
 /// Room in a read buffer that must be left before a work item is taken: the largest return.
 pub const ROOM_FOR_ONE: u64 = 4 + size_of::<BinderTransactionDataSecctx>() as u64;
 

@@ -50,15 +50,18 @@ enum Access {
 }
 
 enum AccessResult {
-    Memory(Result<(), Fault>),
+    /// Number of pieces that were read completely.
+    Read(usize),
+    Write(Result<(), Fault>),
     Mapping(Lookup),
 }
 
 impl AccessRequest {
-    fn memory_result(&mut self) -> Result<(), Fault> {
+    /// Number of pieces that were read completely.
+    fn read_pieces(&mut self) -> usize {
         match self.result.take() {
-            Some(AccessResult::Memory(result)) => result,
-            _ => Err(Fault),
+            Some(AccessResult::Read(complete)) => complete,
+            _ => 0,
         }
     }
 
@@ -66,12 +69,12 @@ impl AccessRequest {
         self.result = match self.access {
             Access::None => None,
             Access::Read { tid } => {
-                let result = client_memory::read_pieces(tid, &self.pieces, &mut self.bytes);
-                Some(AccessResult::Memory(result))
+                let complete = client_memory::read_pieces(tid, &self.pieces, &mut self.bytes);
+                Some(AccessResult::Read(complete))
             }
             Access::Write { tid } => {
                 let address = self.pieces.first().map_or(0, |piece| piece.address);
-                Some(AccessResult::Memory(client_memory::write(tid, address, &self.bytes)))
+                Some(AccessResult::Write(client_memory::write(tid, address, &self.bytes)))
             }
             Access::FindMapping { pid, device, inode, longest } => {
                 Some(AccessResult::Mapping(maps::find(pid, device, inode, longest)))
@@ -157,7 +160,7 @@ impl ClientAccess {
                 request.bytes.resize(len, 0);
             }
         })?;
-        let result = request.memory_result();
+        let result = if request.read_pieces() == 1 { Ok(()) } else { Err(Fault) };
         if result.is_ok() {
             into.copy_from_slice(&request.bytes[..len]);
         }
@@ -167,22 +170,23 @@ impl ClientAccess {
         Ok(result)
     }
 
-    /// Reads all pieces to their positions in a parcel, or fails as a whole. No bytes are copied
-    /// twice: the request owns the parcel during the access, and a blocked thread keeps it.
-    pub(crate) fn read_parcel(
+    /// Reads pieces to their positions in `into`, in their order until one faults; returns how many
+    /// were read completely. No bytes are copied twice: the request owns the buffer during the
+    /// access, and a blocked thread keeps it.
+    pub(crate) fn read_pieces(
         &mut self,
         tid: u32,
         pieces: &[Piece],
-        parcel: &mut Vec<u8>,
-    ) -> Result<Result<(), Fault>, Late> {
+        into: &mut Vec<u8>,
+    ) -> Result<usize, Late> {
         let request = self.execute(|request| {
             request.access = Access::Read { tid };
             request.pieces.clear();
             request.pieces.extend_from_slice(pieces);
-            std::mem::swap(&mut request.bytes, parcel);
+            std::mem::swap(&mut request.bytes, into);
         })?;
-        std::mem::swap(&mut request.bytes, parcel);
-        Ok(request.memory_result())
+        std::mem::swap(&mut request.bytes, into);
+        Ok(request.read_pieces())
     }
 
     /// Writes all of `bytes`, or fails.
@@ -199,7 +203,10 @@ impl ClientAccess {
             request.bytes.clear();
             request.bytes.extend_from_slice(bytes);
         })?;
-        Ok(request.memory_result())
+        Ok(match request.result.take() {
+            Some(AccessResult::Write(result)) => result,
+            _ => Err(Fault),
+        })
     }
 
     /// Like [`maps::find`].

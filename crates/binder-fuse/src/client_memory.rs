@@ -10,52 +10,64 @@ const PIECES_PER_CALL: usize = 1024;
 
 /// Fills `into`, or fails.
 pub(crate) fn read(tid: u32, address: u64, into: &mut [u8]) -> Result<(), Fault> {
-    read_pieces(tid, &[Piece { address, at: 0, len: into.len() }], into)
+    let piece = Piece { address, at: 0, len: into.len() };
+    if read_pieces(tid, &[piece], into) == 1 { Ok(()) } else { Err(Fault) }
 }
 
-/// Reads all pieces to their places, or fails as a whole.
-pub(crate) fn read_pieces(tid: u32, pieces: &[Piece], into: &mut [u8]) -> Result<(), Fault> {
+/// Reads pieces to their places, in their order until one faults. Returns how many were read
+/// completely.
+pub(crate) fn read_pieces(tid: u32, pieces: &[Piece], into: &mut [u8]) -> usize {
+    let mut complete = 0;
     for chunk in pieces.chunks(PIECES_PER_CALL) {
         let mut local = [EMPTY; 4];
         let mut remote = [EMPTY; 4];
-        if chunk.len() <= local.len() {
-            read_chunk(tid, chunk, into, &mut local, &mut remote)?;
+        let read = if chunk.len() <= local.len() {
+            read_chunk(tid, chunk, into, &mut local, &mut remote)
         } else {
             let (mut local, mut remote) = (vec![EMPTY; chunk.len()], vec![EMPTY; chunk.len()]);
-            read_chunk(tid, chunk, into, &mut local, &mut remote)?;
+            read_chunk(tid, chunk, into, &mut local, &mut remote)
+        };
+        complete += read;
+        if read < chunk.len() {
+            break;
         }
     }
-    Ok(())
+    complete
 }
 
 const EMPTY: libc::iovec = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
 
+/// See [`read_pieces`]; a piece outside of `into` is read like one that faults.
 fn read_chunk(
     tid: u32,
     pieces: &[Piece],
     into: &mut [u8],
     local: &mut [libc::iovec],
     remote: &mut [libc::iovec],
-) -> Result<(), Fault> {
-    let mut total = 0;
-    for (i, piece) in pieces.iter().enumerate() {
-        let end = piece.at.checked_add(piece.len).ok_or(Fault)?;
-        let place = into.get_mut(piece.at..end).ok_or(Fault)?;
+) -> usize {
+    let mut count = 0;
+    for piece in pieces {
+        let end = piece.at.checked_add(piece.len);
+        let Some(place) = end.and_then(|end| into.get_mut(piece.at..end)) else { break };
         let iov_len = piece.len;
-        local[i] = libc::iovec { iov_base: place.as_mut_ptr().cast(), iov_len };
-        remote[i] = libc::iovec { iov_base: piece.address as *mut libc::c_void, iov_len };
-        total += iov_len;
+        local[count] = libc::iovec { iov_base: place.as_mut_ptr().cast(), iov_len };
+        remote[count] = libc::iovec { iov_base: piece.address as *mut libc::c_void, iov_len };
+        count += 1;
     }
-    if total == 0 {
-        return Ok(());
-    }
-    let count = pieces.len() as libc::c_ulong;
+    let vectors = count as libc::c_ulong;
+    let (local, remote) = (local.as_ptr(), remote.as_ptr());
     // SAFETY: each local vector is within a slice that is exclusively borrowed until after the
     // call; the remote addresses may be invalid, the kernel checks them.
-    let copied = unsafe {
-        libc::process_vm_readv(tid as libc::pid_t, local.as_ptr(), count, remote.as_ptr(), count, 0)
+    let copied =
+        unsafe { libc::process_vm_readv(tid as libc::pid_t, local, vectors, remote, vectors, 0) };
+    // -1: nothing was read, or the thread has exited.
+    let Ok(mut copied) = usize::try_from(copied) else { return 0 };
+    let is_complete = |piece: &&Piece| {
+        let left = copied.checked_sub(piece.len);
+        copied = left.unwrap_or(0);
+        left.is_some()
     };
-    if copied == total as isize { Ok(()) } else { Err(Fault) }
+    pieces[..count].iter().take_while(is_complete).count()
 }
 
 /// Writes all of `bytes`, or fails (some of them may have been written then).
@@ -87,7 +99,7 @@ mod tests {
             Piece { address: second.as_ptr() as u64, at: 0, len: 6 },
         ];
         let mut into = *b"------ -----";
-        read_pieces(own_tid(), &pieces, &mut into).unwrap();
+        assert_eq!(read_pieces(own_tid(), &pieces, &mut into), 2);
         assert_eq!(&into, b"binder hello");
     }
 
@@ -97,7 +109,8 @@ mod tests {
         let mut target = vec![0; source.len()];
         let base = source.as_ptr() as u64;
         let pieces = (0..source.len()).map(|at| Piece { address: base + at as u64, at, len: 1 });
-        read_pieces(own_tid(), &pieces.collect::<Vec<_>>(), &mut target).unwrap();
+        let read = read_pieces(own_tid(), &pieces.collect::<Vec<_>>(), &mut target);
+        assert_eq!(read, source.len());
         assert_eq!(source, target);
     }
 
@@ -106,8 +119,23 @@ mod tests {
         let source = *b"hello";
         let piece = |at, len| Piece { address: source.as_ptr() as u64, at, len };
         for wrong in [piece(4, 5), piece(usize::MAX, 2)] {
-            assert_eq!(read_pieces(own_tid(), &[wrong], &mut [0; 8]), Err(Fault));
+            assert_eq!(read_pieces(own_tid(), &[wrong], &mut [0; 8]), 0);
         }
+    }
+
+    #[test]
+    fn pieces_in_front_of_a_bad_pointer_are_read() {
+        let (first, last) = (*b"hello", *b"binder");
+        let piece = |address, at, len| Piece { address, at, len };
+        let pieces = [
+            piece(first.as_ptr() as u64, 0, 5),
+            piece(0, 5, 0),
+            piece(8, 5, 1),
+            piece(last.as_ptr() as u64, 6, 6),
+        ];
+        let mut into = [0; 12];
+        assert_eq!(read_pieces(own_tid(), &pieces, &mut into), 2, "an empty piece cannot fault");
+        assert_eq!(&into[..5], b"hello");
     }
 
     #[test]

@@ -246,14 +246,25 @@ impl ClientMemory for ClientHost {
         read.unwrap_or(Err(Fault))
     }
 
+    fn read_ahead(
+        &mut self,
+        from: Caller,
+        pieces: &[Piece],
+        into: &mut Vec<u8>,
+    ) -> Result<usize, Fault> {
+        let read = self.access(from, |access| access.read_pieces(from.tid, pieces, into));
+        self.read_failed = read.is_none();
+        read.ok_or(Fault)
+    }
+
     fn read_parcel(
         &mut self,
         from: Caller,
         pieces: &[Piece],
         parcel: &mut Vec<u8>,
     ) -> Result<(), Fault> {
-        let read = self.access(from, |access| access.read_parcel(from.tid, pieces, parcel));
-        read.unwrap_or(Err(Fault))
+        let read = self.access(from, |access| access.read_pieces(from.tid, pieces, parcel));
+        if read == Some(pieces.len()) { Ok(()) } else { Err(Fault) }
     }
 
     fn write(&mut self, to: Caller, address: u64, bytes: &[u8]) -> Result<(), Fault> {

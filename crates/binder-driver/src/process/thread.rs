@@ -9,6 +9,7 @@ use crate::host::{Caller, Host};
 use crate::keys::{ProcessId, ThreadId};
 use crate::limits::MAX_THREADS_A_PROCESS;
 use crate::process::types::{Looper, NO_ERROR, Thread};
+use crate::transaction::prediction::LastParcel;
 use crate::write_read::deliver::DeliverToRead;
 use crate::write_read::held::ReplyComplete;
 use crate::write_read::queue::WorkId;
@@ -39,6 +40,7 @@ impl Driver {
             extended_error: BinderExtendedError { id: 0, command: NO_ERROR, param: 0 },
             need_return: true,
             good_read_buffer: None,
+            last_parcel: LastParcel::default(),
             parked: None,
             fd_delivery: None,
             polls: false,

@@ -15,6 +15,7 @@ use crate::keys::{
 };
 use crate::notifications::types::Freezer;
 use crate::objects::types::References;
+use crate::transaction::prediction::LastParcel;
 use crate::transaction::types::FdDelivery;
 use crate::write_read::held::ReplyComplete;
 use crate::write_read::queue::QueueId;
@@ -205,6 +206,7 @@ pub struct Thread {
     pub need_return: bool,
     /// The read buffer to which returns were written last, so that the next read need not check it.
     pub good_read_buffer: Option<u64>,
+    pub last_parcel: LastParcel,
     pub parked: Option<Parked>,
     pub fd_delivery: Option<Box<FdDelivery>>,
     /// The thread has polled the open.

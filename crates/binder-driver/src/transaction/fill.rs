@@ -88,6 +88,8 @@ impl Driver {
     ) -> Result<(), Errno> {
         let ParcelSource { sender, data, context, accepts_fds, extra_size } = source;
         let layout = self.buffers[buffer].layout;
+        self.threads[sender.thread].last_parcel.note(data);
+        let is_read = self.take_predicted(data, &layout, bytes);
         // The buffer was allocated in the receive area, so it is 4 MiB at most.
         bytes.resize(layout.total as usize, 0);
         let end = |at: u64, size: u64| (at + size) as usize;
@@ -110,7 +112,7 @@ impl Driver {
             (0, _) => &pieces[1..],
             _ => &pieces[..],
         };
-        if !pieces.is_empty() {
+        if !is_read && !pieces.is_empty() {
             host.read_parcel(sender.caller, pieces, bytes).map_err(|_| Errno::EFAULT)?;
         }
         if !layout.offsets_size.is_multiple_of(8) || !extra_size.is_multiple_of(8) {

@@ -3,6 +3,7 @@
 mod descriptors;
 mod fill;
 mod oneway;
+pub mod prediction;
 mod priority;
 mod scatter_gather;
 mod send;

@@ -60,7 +60,7 @@ impl Driver {
             && !slice.is_over()
             && !self.threads[sender.thread].return_error
         {
-            result = match fetch(host, sender.caller, bwr, &mut chunk) {
+            result = match self.fetch(host, sender, bwr, &mut chunk) {
                 Ok(len) => {
                     self.run_chunk(host, sender, Fetched { bwr, bytes: &chunk[..len] }, &mut slice)
                 }
@@ -68,6 +68,7 @@ impl Driver {
             };
         }
         self.scratch.commands = chunk;
+        self.scratch.predicted = None;
         result
     }
 
@@ -164,29 +165,34 @@ impl Driver {
         }
         Ok(())
     }
-}
 
-/// Fetches commands at `write_consumed`: a chunk, or just one command if a chunk faults, so that
-/// commands in front of unmapped memory are run.
-fn fetch<H: Host>(
-    host: &mut H,
-    caller: Caller,
-    bwr: &BinderWriteRead,
-    chunk: &mut [u8],
-) -> Result<usize, Errno> {
-    let left = bwr.write_size - bwr.write_consumed;
-    let address = bwr.write_buffer.wrapping_add(bwr.write_consumed);
-    let whole = left.min(chunk.len() as u64) as usize;
-    if host.read(caller, address, &mut chunk[..whole]).is_ok() {
-        return Ok(whole);
+    /// Fetches commands at `write_consumed`: a chunk, or just one command if a chunk faults, so
+    /// that commands in front of unmapped memory are run.
+    fn fetch<H: Host>(
+        &mut self,
+        host: &mut H,
+        sender: Sender,
+        bwr: &BinderWriteRead,
+        chunk: &mut [u8],
+    ) -> Result<usize, Errno> {
+        let caller = sender.caller;
+        let left = bwr.write_size - bwr.write_consumed;
+        let address = bwr.write_buffer.wrapping_add(bwr.write_consumed);
+        let whole = left.min(chunk.len() as u64) as usize;
+        self.scratch.predicted = None;
+        if self.fetch_with_parcel(host, sender, address, &mut chunk[..whole])?
+            || host.read(caller, address, &mut chunk[..whole]).is_ok()
+        {
+            return Ok(whole);
+        }
+        if whole < 4 {
+            return Err(Errno::EFAULT);
+        }
+        host.read(caller, address, &mut chunk[..4]).map_err(|_| Errno::EFAULT)?;
+        // The size of the payload is in 14 bits of the word.
+        let word = u32::from_ne_bytes([chunk[0], chunk[1], chunk[2], chunk[3]]);
+        let len = (4 + (word >> 16 & 0x3fff) as usize).min(whole);
+        host.read(caller, address, &mut chunk[..len]).map_err(|_| Errno::EFAULT)?;
+        Ok(len)
     }
-    if whole < 4 {
-        return Err(Errno::EFAULT);
-    }
-    host.read(caller, address, &mut chunk[..4]).map_err(|_| Errno::EFAULT)?;
-    // The size of the payload is in 14 bits of the word.
-    let word = u32::from_ne_bytes([chunk[0], chunk[1], chunk[2], chunk[3]]);
-    let len = (4 + (word >> 16 & 0x3fff) as usize).min(whole);
-    host.read(caller, address, &mut chunk[..len]).map_err(|_| Errno::EFAULT)?;
-    Ok(len)
 }

@@ -21,9 +21,12 @@ const WRITE_ADDRESS: u64 = 0x1000_0000;
 pub struct FakeHost {
     memory: BTreeMap<(ProcessId, u64), Vec<u8>>,
     pub mappings: BTreeMap<ProcessId, Vec<u8>>,
-    next_address: u64,
+    /// Offset of a process's next bytes; 0 again after each ioctl, as most clients reuse memory.
+    next_address: BTreeMap<ProcessId, u64>,
     /// Opens whose memory cannot be accessed.
     pub faulting: BTreeSet<ProcessId>,
+    /// Opens whose next read ahead is late.
+    pub late: BTreeSet<ProcessId>,
     /// Opens whose mappings cannot be written.
     pub unwritable: BTreeSet<ProcessId>,
     /// Processes whose address space has been replaced by execve.
@@ -73,6 +76,29 @@ impl ClientMemory for FakeHost {
         self.count("read");
         into.copy_from_slice(self.find(from.process, address, into.len())?);
         Ok(())
+    }
+
+    fn read_ahead(
+        &mut self,
+        from: Caller,
+        pieces: &[Piece],
+        into: &mut Vec<u8>,
+    ) -> Result<usize, Fault> {
+        self.count("read_ahead");
+        if self.late.remove(&from.process) {
+            // A blocked access keeps the buffer.
+            *into = Vec::new();
+            return Err(Fault);
+        }
+        let mut read = 0;
+        for piece in pieces {
+            if piece.len > 0 {
+                let Ok(found) = self.find(from.process, piece.address, piece.len) else { break };
+                into[piece.at..][..piece.len].copy_from_slice(found);
+            }
+            read += 1;
+        }
+        Ok(read)
     }
 
     fn read_parcel(
@@ -432,8 +458,9 @@ impl World {
 
     /// Stores bytes in the client's memory until the end of its ioctl; returns their address.
     pub fn place(&mut self, caller: Caller, bytes: &[u8]) -> u64 {
-        let address = WRITE_ADDRESS + self.host.next_address;
-        self.host.next_address += (bytes.len() as u64).next_multiple_of(64) + 64;
+        let next = self.host.next_address.entry(caller.process).or_default();
+        let address = WRITE_ADDRESS + *next;
+        *next += (bytes.len() as u64).next_multiple_of(64) + 64;
         self.host.memory.insert((caller.process, address), bytes.to_vec());
         address
     }
@@ -506,6 +533,7 @@ impl World {
         self.host
             .memory
             .retain(|&(process, address), _| process != caller.process || address >= READ_ADDRESS);
+        self.host.next_address.remove(&caller.process);
         self.seen(caller, answer)
     }
 

@@ -12,6 +12,7 @@ mod hostile;
 mod logs;
 mod manager;
 mod oneway;
+mod prediction;
 mod priorities;
 mod quotas;
 mod reclaim;
