@@ -123,7 +123,7 @@ impl Identity for FuzzHost {
 }
 
 impl Scheduler for FuzzHost {
-    fn priority(&mut self, tid: u32) -> Option<Priority> {
+    fn priority(&mut self, tid: u32, _: Freshness) -> Option<Priority> {
         let policy =
             if tid.is_multiple_of(3) { Policy::Fifo(tid as u8 % 99 + 1) } else { Policy::Fair(0) };
         Some(Priority { nice: tid as i32 % 20, policy, reset_on_fork: false })

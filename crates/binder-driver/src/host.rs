@@ -140,11 +140,20 @@ pub trait Identity {
     fn security_context(&mut self, caller: Caller) -> Option<Vec<u8>>;
 }
 
+/// How old a priority may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Freshness {
+    /// Some milliseconds, to save reading it for each call.
+    Recent,
+    /// It is read now.
+    Current,
+}
+
 /// The priorities of clients' threads.
 pub trait Scheduler {
     /// A thread's priority; `None` if priorities cannot be changed and restored: then none is
     /// inherited.
-    fn priority(&mut self, tid: u32) -> Option<Priority>;
+    fn priority(&mut self, tid: u32, freshness: Freshness) -> Option<Priority>;
 
     /// Changes a thread's priority, if the thread might have set it itself. False: it is unchanged.
     fn inherit_priority(&mut self, tid: u32, priority: Priority) -> bool;

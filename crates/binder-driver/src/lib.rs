@@ -35,8 +35,8 @@ pub use debug::snapshot;
 pub use driver::Driver;
 pub use errno::Errno;
 pub use host::{
-    Caller, ClientMemory, Fault, FileToken, Files, Host, Identity, Mapping, Mappings, Piece,
-    Policy, Priority, Scheduler, StoreError,
+    Caller, ClientMemory, Fault, FileToken, Files, Freshness, Host, Identity, Mapping, Mappings,
+    Piece, Policy, Priority, Scheduler, StoreError,
 };
 pub use keys::{ContextId, FreezeId, ProcessId};
 pub use notifications::types::Freeze;

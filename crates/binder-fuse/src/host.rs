@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use binder_driver::{
-    Caller, ClientMemory, Errno, Fault, FileToken, Files, Identity, Mapping, Mappings, Piece,
-    Priority, ProcessId, Scheduler, StoreError,
+    Caller, ClientMemory, Errno, Fault, FileToken, Files, Freshness, Identity, Mapping, Mappings,
+    Piece, Priority, ProcessId, Scheduler, StoreError,
 };
 use headroom_linux::mountinfo::Device;
 use owners::{Owner, Uid};
@@ -22,7 +22,7 @@ use crate::mapping::Backing;
 use crate::nonblock::FlagHistory;
 use crate::page_server::PageServer;
 use crate::pid_view::PidView;
-use crate::priority;
+use crate::priority::{self, RecentPriorities};
 use crate::tree::DEVICE_SIZE;
 use crate::user_view::UserView;
 use crate::warning_limits::WarningLimits;
@@ -107,6 +107,9 @@ pub(crate) struct ClientHost {
     pub(crate) closes: HashMap<u32, Vec<u32>>,
     /// Whether priorities are inherited.
     pub(crate) priorities: bool,
+    recent_priorities: RecentPriorities,
+    /// How old a priority that the driver reads may be at the most.
+    pub(crate) oldest_priority: Freshness,
     /// The warning about a refused real-time priority was logged.
     warned_real_time: bool,
 }
@@ -129,6 +132,8 @@ impl ClientHost {
             closers,
             closes: HashMap::new(),
             priorities: priority::can_change(),
+            recent_priorities: RecentPriorities::default(),
+            oldest_priority: Freshness::Current,
             warned_real_time: false,
         }
     }
@@ -364,8 +369,14 @@ impl Identity for ClientHost {
 }
 
 impl Scheduler for ClientHost {
-    fn priority(&mut self, tid: u32) -> Option<Priority> {
-        self.priorities.then(|| priority::of(tid)).flatten()
+    fn priority(&mut self, tid: u32, freshness: Freshness) -> Option<Priority> {
+        match (freshness, self.oldest_priority) {
+            _ if !self.priorities => None,
+            (Freshness::Recent, Freshness::Recent) => {
+                self.recent_priorities.of(tid, coarse_clock::now_ns())
+            }
+            _ => priority::of(tid),
+        }
     }
 
     fn inherit_priority(&mut self, tid: u32, priority: Priority) -> bool {
@@ -378,10 +389,12 @@ impl Scheduler for ClientHost {
             }
             return false;
         };
+        self.recent_priorities.forget(tid);
         priority::set(tid, allowed).is_ok()
     }
 
     fn restore_priority(&mut self, tid: u32, priority: Priority) {
+        self.recent_priorities.forget(tid);
         if let Err(error) = priority::set(tid, priority) {
             tracing::debug!("thread {tid} does not get its priority back: {error}");
         }

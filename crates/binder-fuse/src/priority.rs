@@ -1,5 +1,6 @@
 //! Priorities of clients' threads.
 
+use std::collections::HashMap;
 use std::io;
 
 use binder_driver::{Policy, Priority};
@@ -19,6 +20,29 @@ pub(crate) fn can_change() -> bool {
 /// Whether this is the initial user namespace, which maps each user to itself.
 fn maps_all_users(uid_map: &str) -> bool {
     uid_map.split_ascii_whitespace().eq(["0", "0", "4294967295"])
+}
+
+/// Priorities that were read in the current tick of the coarse clock, by tid.
+#[derive(Debug, Default)]
+pub(crate) struct RecentPriorities {
+    tick_ns: u64,
+    read: HashMap<u32, Option<Priority>>,
+}
+
+impl RecentPriorities {
+    /// A thread's priority, read in the tick that starts at `tick_ns`.
+    pub(crate) fn of(&mut self, tid: u32, tick_ns: u64) -> Option<Priority> {
+        if self.tick_ns != tick_ns {
+            self.tick_ns = tick_ns;
+            self.read.clear();
+        }
+        *self.read.entry(tid).or_insert_with(|| of(tid))
+    }
+
+    /// The server changes a thread's priority.
+    pub(crate) fn forget(&mut self, tid: u32) {
+        self.read.remove(&tid);
+    }
 }
 
 /// `SCHED_FLAG_RESET_ON_FORK`.
@@ -144,6 +168,21 @@ mod tests {
             assert_eq!(nice(tid), Some(weaker));
         });
         assert_eq!(nice(std::process::id()), Some(before));
+    }
+
+    #[test]
+    fn a_priority_is_read_once_per_tick_and_after_a_change_by_the_server() {
+        in_a_thread(|tid| {
+            let mut recent = RecentPriorities::default();
+            let own = recent.of(tid, 1).unwrap();
+            let weaker = (own.nice + 1).min(19);
+            set_nice(tid, weaker).unwrap();
+            assert_eq!(recent.of(tid, 1), Some(own));
+            assert_eq!(recent.of(tid, 2), Some(Priority { nice: weaker, ..own }));
+            set_nice(tid, 19).unwrap();
+            recent.forget(tid);
+            assert_eq!(recent.of(tid, 2), Some(Priority { nice: 19, ..own }));
+        });
     }
 
     #[test]

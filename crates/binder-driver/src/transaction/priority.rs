@@ -10,7 +10,7 @@ use binder_uapi::{
 };
 
 use crate::driver::Driver;
-use crate::host::{Caller, Host, Policy, Priority};
+use crate::host::{Caller, Freshness, Host, Policy, Priority};
 use crate::keys::{ProcessId, ThreadId, TransactionId};
 
 /// The weakest nice value that a node with these flags is served with.
@@ -46,6 +46,20 @@ fn real_time(flags: u32, callers: Policy) -> Option<Policy> {
     }
 }
 
+/// The priorities with which a thread may serve a call of this caller, other than its own; the
+/// strongest comes first.
+fn inherited(flags: u32, callers: Priority, own: Priority) -> impl Iterator<Item = Priority> {
+    let nice_only = Priority { nice: callers.nice.min(min_nice(flags)), ..own };
+    let wanted = real_time(flags, callers.policy).map_or(nice_only, |policy| Priority {
+        policy,
+        reset_on_fork: true,
+        ..nice_only
+    });
+    // A thread that may not run at real-time priority gets at least the nice value.
+    let next_best = (wanted.policy != own.policy).then_some(nice_only);
+    [Some(wanted), next_best].into_iter().flatten().filter(move |way| *way != own)
+}
+
 impl Driver {
     /// The thread starts to serve a call.
     pub(crate) fn inherit_priority<H: Host>(
@@ -58,18 +72,14 @@ impl Driver {
         let node = entry.buffer.and_then(|buffer| self.buffers[buffer].target);
         let (Some(callers), Some(node)) = (entry.priority, node) else { return };
         let tid = self.threads[thread].tid;
-        let Some(own) = host.priority(tid) else { return };
         let flags = self.nodes[node].flags;
-        let nice_only = Priority { nice: callers.nice.min(min_nice(flags)), ..own };
-        let wanted = real_time(flags, callers.policy).map_or(nice_only, |policy| Priority {
-            policy,
-            reset_on_fork: true,
-            ..nice_only
-        });
-        // A thread that may not run at real-time priority gets at least the nice value.
-        let next_best = (wanted.policy != own.policy).then_some(nice_only);
-        let mut ways = [Some(wanted), next_best].into_iter().flatten().filter(|way| *way != own);
-        if ways.any(|way| host.inherit_priority(tid, way)) {
+        let changes = |own| inherited(flags, callers, own).next().is_some();
+        if !host.priority(tid, Freshness::Recent).is_some_and(changes) {
+            return;
+        }
+        // The reply restores this one, so it must be the current one.
+        let Some(own) = host.priority(tid, Freshness::Current) else { return };
+        if inherited(flags, callers, own).any(|way| host.inherit_priority(tid, way)) {
             self.transactions[call].own_priority = Some(own);
         }
     }

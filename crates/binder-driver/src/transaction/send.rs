@@ -7,7 +7,7 @@ use crate::debug::counters::one_more;
 use crate::debug::records::{Refusal, TraceEvent};
 use crate::driver::Driver;
 use crate::errno::Errno;
-use crate::host::Host;
+use crate::host::{Freshness, Host};
 use crate::keys::{BufferId, NodeId, ProcessId, ThreadId, TransactionId};
 use crate::limits::MAX_THREAD_WORK;
 use crate::objects::types::Strength;
@@ -97,7 +97,7 @@ impl Driver {
             let caller = &mut self.threads[sender.thread];
             let entry = &mut self.transactions[call];
             entry.from = Some(sender.thread);
-            entry.priority = host.priority(sender.caller.tid);
+            entry.priority = host.priority(sender.caller.tid, Freshness::Recent);
             entry.to_thread = thread;
             entry.from_parent = caller.stack.replace(call);
             // Delivered together with the reply, which saves one wake-up.

@@ -175,7 +175,7 @@ impl Identity for FakeHost {
 }
 
 impl Scheduler for FakeHost {
-    fn priority(&mut self, tid: u32) -> Option<Priority> {
+    fn priority(&mut self, tid: u32, _: Freshness) -> Option<Priority> {
         let nice = self.nice.get(&tid).copied().unwrap_or(0);
         let policy = self.real_time.get(&tid).copied().unwrap_or(Policy::Fair(0));
         Some(Priority { nice, policy, reset_on_fork: self.reset_on_fork.contains(&tid) })

@@ -61,10 +61,15 @@ impl CallChain {
         self.woken.push(tid);
     }
 
+    /// Whether the calls that are in flight form a chain.
+    pub(super) fn is_chain(&self) -> bool {
+        self.steps >= CHAIN
+    }
+
     /// Whether woken threads should be moved to the CPU of the event loop.
     pub(super) fn wants_one_cpu(&mut self) -> bool {
         self.pause = self.pause.saturating_sub(1);
-        self.steps >= CHAIN && self.pause == 0
+        self.is_chain() && self.pause == 0
     }
 
     /// A woken thread is bound to its CPU, as its next wake-ups will probably be.

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Instant;
 
-use binder_driver::{Caller, Errno, SpamDetection};
+use binder_driver::{Caller, Errno, Freshness, SpamDetection};
 use binder_uapi::ioctl::*;
 use binder_uapi::{
     BinderFrozenStatusInfo, BinderNodeDebugInfo, BinderNodeInfoForRef, BinderVersion,
@@ -119,6 +119,8 @@ impl Server {
             return self.send_error(header, libc::EBUSY);
         }
         self.calls.request(caller.tid, Instant::now());
+        self.host.oldest_priority =
+            if self.calls.is_chain() { Freshness::Recent } else { Freshness::Current };
         self.collect_deferred(key, caller.tid);
         let request = PendingIoctl { key, caller, unique: header.unique, argument: argument_at };
         self.run_write_read(request, bwr)
