@@ -147,6 +147,9 @@ pub struct Up {
     /// Owner of the devices, by name or number; root by default
     #[arg(long, value_name = "USER[:GROUP]", conflicts_with = "no_binder")]
     pub owner: Option<String>,
+    /// Keep idle CPUs awake while calls flow: wake-ups are faster, and more power is used
+    #[arg(long, conflicts_with = "no_binder")]
+    pub low_latency: bool,
     /// Do not start headroom-binderd
     #[arg(long, conflicts_with = "no_oom")]
     pub no_binder: bool,

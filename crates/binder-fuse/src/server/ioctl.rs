@@ -119,6 +119,9 @@ impl Server {
             return self.send_error(header, libc::EBUSY);
         }
         self.calls.request(caller.tid, Instant::now());
+        if let Some(low_latency) = &mut self.low_latency {
+            low_latency.note_call();
+        }
         self.host.oldest_priority =
             if self.calls.is_chain() { Freshness::Recent } else { Freshness::Current };
         self.collect_deferred(key, caller.tid);

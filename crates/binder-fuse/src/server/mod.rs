@@ -10,6 +10,7 @@ mod handshake;
 mod hold_timer;
 mod ioctl;
 mod logs;
+mod low_latency;
 mod pressure;
 mod request_queue;
 mod trace;
@@ -70,6 +71,7 @@ const FD_DELIVERIES: u64 = 4;
 const NONBLOCK_LOOKUPS: u64 = 5;
 const HOLD_TIMER: u64 = 6;
 const DELAYED_CALLS: u64 = 7;
+const LOW_LATENCY_TIMER: u64 = 8;
 const EXTERNAL: u64 = 1 << 32;
 const THREAD: u64 = 2 << 32;
 const OPENER: u64 = 3 << 32;
@@ -99,6 +101,9 @@ pub struct Config {
     /// Maximum bytes of messages of one owner other than root: messages that it has sent and no
     /// thread has received, and the memory of its receive buffers. Unlimited by default.
     pub owner_quota_bytes: Option<u64>,
+    /// `/dev/cpu_dma_latency`, by which CPUs are kept from deep idle states while calls flow; not
+    /// used by default.
+    pub cpu_latency_device: Option<PathBuf>,
     /// The bus is for one user and has no privileges by design: functions that need root are not
     /// reported as missing.
     pub session: bool,
@@ -118,6 +123,7 @@ impl Config {
             device_mode: None,
             device_owner: None,
             owner_quota_bytes: None,
+            cpu_latency_device: None,
             session: false,
         }
     }
@@ -130,6 +136,15 @@ pub struct DeviceOwner {
     pub uid: Uid,
     /// The group; the server's own by default.
     pub gid: Option<u32>,
+}
+
+fn no_low_latency(device: &Path, error: &std::io::Error) -> String {
+    format!(
+        "{}: {error}: calls are served without low latency, so each wake-up of an idle CPU takes \
+         as long as its idle state requires; run the daemon as root, in a container with the \
+         device",
+        device.display()
+    )
 }
 
 /// Why [`Server::next_event`] returned.
@@ -169,6 +184,8 @@ pub struct Server {
     nonblock: NonblockLookups,
     hold_timer: hold_timer::HoldTimer,
     calls: call_chain::CallChain,
+    /// If configured and available.
+    low_latency: Option<low_latency::LowLatency>,
     queue: RequestQueue,
     delayed: delayed_calls::DelayedCalls,
     /// Turns in a row that read one request only.
@@ -261,6 +278,10 @@ impl Server {
                     .into(),
             );
         }
+        let low_latency = config.cpu_latency_device.as_deref().and_then(|device| {
+            let opened = low_latency::LowLatency::new(device);
+            opened.map_err(|error| degraded.push(no_low_latency(device, &error))).ok()
+        });
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
             .map_err(Error::io("cannot make an epoll instance"))?;
         let created = std::time::UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.as_secs());
@@ -297,6 +318,7 @@ impl Server {
             freezes: freeze::Freezes::new().map_err(Error::io("cannot make a timer"))?,
             nonblock: NonblockLookups::new().map_err(Error::io("cannot make an eventfd"))?,
             calls: call_chain::CallChain::new(),
+            low_latency,
             hold_timer: hold_timer::HoldTimer::new().map_err(Error::io("cannot make a timer"))?,
             queue: RequestQueue::new(),
             delayed: delayed_calls::DelayedCalls::new()
@@ -324,6 +346,9 @@ impl Server {
         server.watch(server.delayed.timer(), DELAYED_CALLS)?;
         server.watch(server.nonblock.signal(), NONBLOCK_LOOKUPS)?;
         server.watch_edges(server.hold_timer.fd(), HOLD_TIMER)?;
+        if let Some(low_latency) = &server.low_latency {
+            server.watch(low_latency.timer(), LOW_LATENCY_TIMER)?;
+        }
         for name in &config.devices {
             server.add_first_device(name, config.device_mode.unwrap_or(DEVICE_MODE))?;
         }
@@ -435,6 +460,11 @@ impl Server {
                 (_, DELAYED_CALLS) => self.serve_delayed_calls(),
                 (_, NONBLOCK_LOOKUPS) => self.end_nonblocking_reads(),
                 (_, HOLD_TIMER) => self.release_held_reads(),
+                (_, LOW_LATENCY_TIMER) => {
+                    if let Some(low_latency) = &mut self.low_latency {
+                        low_latency.end_interval();
+                    }
+                }
                 (_, BACKLOG) => self.serve_backlog(),
                 _ => requests = true,
             }

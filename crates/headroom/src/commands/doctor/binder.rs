@@ -60,6 +60,12 @@ pub fn checks(system: &System) -> Vec<Check> {
             "run the daemon as root, or mount -t fusectl none /sys/fs/fuse/connections",
         ),
         Check::new(
+            "cpu-dma-latency",
+            cpu_latency(),
+            "`--low-latency` of the daemon has no effect",
+            "run the daemon as root; in a container, let it have the device /dev/cpu_dma_latency",
+        ),
+        Check::new(
             "pidfd-thread",
             thread_pidfd(),
             "the end of a thread whose process lives on is seen up to a second late",
@@ -109,6 +115,15 @@ fn abort(system: &System) -> Result<String, String> {
     }
     let capability = system.capabilities.require(Capability::SysAdmin)?;
     Ok(format!("the control filesystem of FUSE can be mounted: {capability}"))
+}
+
+/// Opens the device, which requests nothing.
+fn cpu_latency() -> Result<String, String> {
+    let path = "/dev/cpu_dma_latency";
+    match open(path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()) {
+        Ok(_) => Ok(format!("{path} opens")),
+        Err(errno) => Err(format!("cannot open {path}: {errno}")),
+    }
 }
 
 fn passthrough(system: &System) -> Result<String, String> {

@@ -67,6 +67,9 @@ fn start(globals: &Globals, options: &Up, daemons: &mut Vec<Daemon>) -> anyhow::
         if options.link_dev {
             command.arg("--link-dev");
         }
+        if options.low_latency {
+            command.arg("--low-latency");
+        }
         if options.binder_logs {
             command.args(["--stats", "global"]);
         }
