@@ -20,8 +20,27 @@ impl Child {
     }
 
     /// Takes a child of this process that no other code waits for.
-    pub fn of(pid: libc::pid_t) -> Self {
+    fn of(pid: libc::pid_t) -> Self {
         Self { pid }
+    }
+
+    /// Forks a process of this user, which is killed when this process exits. Returns `None` in the
+    /// child, which must not return to its caller's code: it ends with `_exit`, or is killed.
+    ///
+    /// # Safety
+    /// If this process has other threads, the child may only call functions that are safe after
+    /// such a fork.
+    pub unsafe fn fork(uid: Uid) -> Result<Option<Self>> {
+        let parent = std::process::id();
+        // SAFETY: the caller's contract.
+        let pid = unsafe { libc::fork() };
+        anyhow::ensure!(pid >= 0, "cannot fork: {}", std::io::Error::last_os_error());
+        if pid == 0 {
+            // SAFETY: a fresh fork.
+            unsafe { become_user(uid, parent) };
+            return Ok(None);
+        }
+        Ok(Some(Self::of(pid)))
     }
 
     /// Its pid.
@@ -79,11 +98,11 @@ impl Drop for Child {
 }
 
 /// First steps of a forked child: changes to `uid`, sets the parent-death signal, uses small pages
-/// only. It must be called in the child, right after the fork. Exits when a step is refused.
+/// only. Exits when a step is refused.
 ///
 /// # Safety
-/// The process must be a fresh fork of a program with one thread.
-pub unsafe fn become_user(uid: Uid, parent: u32) {
+/// The process must be a fresh fork.
+unsafe fn become_user(uid: Uid, parent: u32) {
     // SAFETY: plain system calls with integers.
     unsafe {
         libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0);

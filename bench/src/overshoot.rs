@@ -13,7 +13,7 @@ use control::oomd::{KilledBy, Outcome, Why};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::child::{Child, become_user, unused_uid};
+use crate::child::{Child, unused_uid};
 use crate::control_group::Memory;
 use crate::oomd::{Oomd, PATIENCE};
 
@@ -101,17 +101,12 @@ impl Drop for Board {
 fn start_child(board: &Board, child: usize, uid: Uid) -> Result<Child> {
     let times = board.of(child);
     let len = times.len() * PAGE;
-    let parent = std::process::id();
     // SAFETY: this program has one thread, so the child may go on as it likes; it never returns.
-    let pid = unsafe { libc::fork() };
-    anyhow::ensure!(pid >= 0, "fork: {}", std::io::Error::last_os_error());
-    if pid > 0 {
-        return Ok(Child::of(pid));
+    if let Some(child) = unsafe { Child::fork(uid) }? {
+        return Ok(child);
     }
-    // SAFETY: a fresh fork; plain system calls with integers, and writes into a new mapping of that
-    // length.
+    // SAFETY: plain system calls with integers, and writes into a new mapping of that length.
     unsafe {
-        become_user(uid, parent);
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
         let Ok(memory) = mmap_anonymous(std::ptr::null_mut(), len, prot, flags) else {
             libc::_exit(4)

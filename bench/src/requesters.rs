@@ -10,7 +10,7 @@ use control::oomd::Outcome;
 use machine_memory::text::bytes_of;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
-use crate::child::{Child, become_user, unused_uid};
+use crate::child::{Child, unused_uid};
 use crate::machine;
 use crate::oomd::{Oomd, PATIENCE};
 
@@ -132,17 +132,12 @@ pub const MAX_PROCESSES: u16 = 256;
 fn start_child(counts: &Counts, child: usize, uid: Uid, plan: &Plan) -> Result<Child> {
     let (go, refused, count) = (counts.go(), counts.refused(), counts.of(child));
     let ready = counts.ready();
-    let parent = std::process::id();
     // SAFETY: this program has one thread, so the child may go on as it likes; it never returns.
-    let pid = unsafe { libc::fork() };
-    anyhow::ensure!(pid >= 0, "fork: {}", std::io::Error::last_os_error());
-    if pid > 0 {
-        return Ok(Child::of(pid));
+    if let Some(child) = unsafe { Child::fork(uid) }? {
+        return Ok(child);
     }
-    // SAFETY: a fresh fork; each piece is written to within its length, and checked for NULL
-    // before.
+    // SAFETY: each piece is written to within its length, and checked for NULL before.
     unsafe {
-        become_user(uid, parent);
         // Memory that a process needs to start is not requested from the daemon. One piece is
         // allocated before the start signal, so that this memory is in place before the others fill
         // the limit.
