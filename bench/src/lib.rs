@@ -11,6 +11,7 @@
 //! * [`affinity`]: cores and scheduling classes; [`machine`]: CPU clocks and memory;
 //! * [`peer`]: the other end, the same program in a process of its own;
 //! * [`pingpong`]: round trips over a pipe, a socket, a futex, a binder device;
+//! * [`throughput`]: calls per second of several pairs of processes;
 //! * [`passing`]: calls that carry file descriptors;
 //! * [`stash`], [`naive`]: a new node with every transaction, and the baseline, a walk over a map;
 //! * [`stressor`]: a process that allocates memory and keeps writing to it;
@@ -55,6 +56,7 @@ pub mod sleepers;
 pub mod stash;
 pub mod statistics;
 pub mod stressor;
+pub mod throughput;
 pub mod tracing;
 pub mod victim_memory;
 pub mod victims;

@@ -11,10 +11,10 @@ use anyhow::{Context, Result};
 use control::Uid;
 use control::oomd::{KilledBy, Outcome, Why};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous};
-use rustix::time::{ClockId, clock_gettime};
 
 use crate::child::{Child, unused_uid};
 use crate::control_group::Memory;
+use crate::machine::monotonic_ns;
 use crate::oomd::{Oomd, PATIENCE};
 
 const PAGE: usize = 4096;
@@ -251,11 +251,6 @@ fn evaluate(board: &Board, children: &[Child], why: &Why, victims: usize) -> Res
         },
         by_kernel: why.killer == Some(KilledBy::Kernel),
     })
-}
-
-fn monotonic_ns() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 fn epoch_us() -> u64 {

@@ -3,6 +3,8 @@
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
+use crate::statistics::Estimate;
+
 /// One result, one line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measurement {
@@ -62,6 +64,15 @@ impl Measurement {
         if let Ok(line) = serde_json::to_string(self) {
             println!("{line}");
         }
+    }
+}
+
+/// Prints a median as `METRIC`, and the ends of its interval as `METRIC_low` and `METRIC_high`.
+pub fn print_estimate(key: Key<'_>, unit: &str, estimate: &Estimate) {
+    let Estimate { median, low, high, runs } = *estimate;
+    for (end, value) in [("", median), ("_low", low), ("_high", high)] {
+        let metric = format!("{}{end}", key.metric);
+        Measurement::new(Key { metric: &metric, ..key }, Value { value, unit, runs }).print();
     }
 }
 

@@ -15,6 +15,14 @@ pub struct Estimate {
     pub runs: usize,
 }
 
+impl Estimate {
+    /// The median with its interval, for a table: `2.05 (1.98-2.13)`.
+    pub fn text(&self, decimals: usize) -> String {
+        let Self { median, low, high, .. } = self;
+        format!("{median:.decimals$} ({low:.decimals$}-{high:.decimals$})")
+    }
+}
+
 /// The median of `values` and its 95 % interval, by ranks: independent of their distribution. Fewer
 /// than six values do not suffice for 95 %; then it is the lowest and the highest. `None` without
 /// values.
@@ -29,6 +37,11 @@ pub fn estimate(values: &[f64]) -> Option<Estimate> {
         rank => (sorted[rank - 1], sorted[runs - rank]),
     };
     Some(Estimate { median, low, high, runs })
+}
+
+/// The median of `values` with the interquartile range as its interval. `None` without values.
+pub fn interquartile(values: &[f64]) -> Option<Estimate> {
+    quartiles(values).map(|[low, median, high]| Estimate { median, low, high, runs: values.len() })
 }
 
 /// The first quartile, the median and the third quartile, interpolated between ranks. `None`
@@ -135,6 +148,9 @@ mod tests {
         assert_eq!(quartiles(&[7.0]), Some([7.0; 3]));
         assert_eq!(quartiles(&[5.0, 1.0, 4.0, 2.0, 3.0]), Some([2.0, 3.0, 4.0]));
         assert_eq!(quartiles(&[1.0, 2.0]), Some([1.25, 1.5, 1.75]));
+        let estimate = Estimate { median: 1.5, low: 1.25, high: 1.75, runs: 2 };
+        assert_eq!(interquartile(&[1.0, 2.0]), Some(estimate));
+        assert_eq!(estimate.text(2), "1.50 (1.25-1.75)");
     }
 
     #[test]

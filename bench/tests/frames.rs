@@ -1,5 +1,5 @@
-//! Runs the memory benchmarks briefly: they succeed, print what the report reads, and leave no
-//! processes behind.
+//! Runs benchmarks briefly: they succeed, print what the report reads, and leave no processes
+//! behind.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -12,6 +12,11 @@ static ALONE: Mutex<()> = Mutex::new(());
 
 /// Runs a program with `--quick`. Returns its lines; `None` if something that it needs is missing.
 fn quick(bench: &str, program: &str) -> Option<Vec<Measurement>> {
+    quick_with(bench, program, &[])
+}
+
+/// As [`quick`], with further arguments.
+fn quick_with(bench: &str, program: &str, more: &[&str]) -> Option<Vec<Measurement>> {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     if !test_support::privileged() {
         return None;
@@ -25,7 +30,8 @@ fn quick(bench: &str, program: &str) -> Option<Vec<Measurement>> {
     // Orphans become children of this process instead of init's.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid())).unwrap();
     assert_eq!(children(), [""; 0], "before {bench}");
-    let output = Command::new(program).arg("--quick").stdin(Stdio::null()).output().unwrap();
+    let output =
+        Command::new(program).arg("--quick").args(more).stdin(Stdio::null()).output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{bench}: {}: {stderr}", output.status);
     assert_eq!(children(), [""; 0], "{bench} left them behind");
@@ -100,6 +106,25 @@ fn buffers_reports_what_idle_opens_cost_and_how_fast_their_memory_goes_back() {
         assert_eq!(values(&lines, subject, "back_share", &clients), [100.0]);
         assert!(values(&lines, subject, "back_ms", &clients)[0] > 0.0);
     }
+}
+
+#[test]
+fn throughput_reports_the_rate_of_idle_and_busy_handlers_beside_that_of_sockets() {
+    let program = env!("CARGO_BIN_EXE_throughput");
+    let mapping = ["--headroom", "--mapping", "notify-store"];
+    let Some(lines) = quick_with("throughput", program, &mapping) else { return };
+    let idle = ["1 pair, idle handlers", "2 pairs, idle handlers"];
+    let busy = ["1 pair, busy handlers", "2 pairs, busy handlers"];
+    let ours = "headroom notify-store";
+    for (subject, metric) in
+        [("seqpacket", "calls_per_s"), (ours, "calls_per_s"), (ours, "daemon_cpu_us")]
+    {
+        let found = values(&lines, subject, metric, &[idle, busy].concat());
+        assert!(found.iter().all(|value| *value > 0.0), "{subject}, {metric}: {found:?}");
+    }
+    // A handler that uses 75 µs cannot reply more often than that.
+    let one = values(&lines, "seqpacket", "calls_per_s_high", &busy[..1]);
+    assert!(one[0] <= 1e6 / 75.0, "{one:?}");
 }
 
 #[test]

@@ -45,6 +45,7 @@ fn drivers(view: &View, parts: &[View]) -> Vec<String> {
 fn of_part(view: &View, note: &str) -> Vec<Plot> {
     let plots = match view.bench.as_str() {
         "roundtrip" => roundtrip(view),
+        "throughput" => throughput(view),
         "handles" => handles(view),
         "sendvec" => sendvec(view),
         "contention" => vec![contention(view)],
@@ -103,6 +104,22 @@ fn roundtrip(view: &View) -> Vec<Option<Plot>> {
         by_size("Round trip by size, median", "µs", &times),
         by_size("Round trip over that of a Unix seqpacket socket", "ratio", &ratios),
     ]
+}
+
+fn throughput(view: &View) -> Vec<Option<Plot>> {
+    let with = |handlers: &'static str| {
+        move |case: &str| {
+            let (pairs, found) = case.split_once(", ")?;
+            pairs.split(' ').next()?.parse().ok().filter(|_| found == handlers)
+        }
+    };
+    let plot = |handlers: &'static str| {
+        let lines = lines(view, &["calls_per_s"], with(handlers));
+        let title = format!("Calls per second by number of pairs, {handlers}");
+        let y = Axis::logarithmic("calls per second", ys(&lines));
+        line_plot::draw(&title, Axis::logarithmic("pairs", xs(&lines)), y, &lines)
+    };
+    vec![plot("idle handlers"), plot("busy handlers")]
 }
 
 fn handles(view: &View) -> Vec<Option<Plot>> {

@@ -25,7 +25,7 @@ const fn table(main: &'static [&'static str], beside: &'static [&'static str]) -
 }
 
 /// The known benchmarks, in their order.
-pub const SECTIONS: [Section<'static>; 14] = [
+pub const SECTIONS: [Section<'static>; 15] = [
     Section {
         bench: "roundtrip",
         title: "Round trips",
@@ -33,6 +33,19 @@ pub const SECTIONS: [Section<'static>; 14] = [
                   binder devices and over a Unix socket, a pipe and a futex in the same run; \
                   shorter is better.",
         tables: &[table(&["rtt_us_p50"], &["rtt_us_p99"]), table(&["over_seqpacket"], &[])],
+    },
+    Section {
+        bench: "throughput",
+        title: "Calls per second",
+        reading: "Pairs of a client and a server call at the same time, with handlers that reply \
+                  at once (idle) or use 75 µs of CPU time (busy), beside as many pairs over Unix \
+                  sockets in the same run; more calls, and less CPU time of the daemon per call, \
+                  are better. In brackets: the interquartile range.",
+        tables: &[
+            table(&["calls_per_s"], &[]),
+            table(&["rate_over_seqpacket"], &[]),
+            table(&["daemon_cpu_us"], &[]),
+        ],
     },
     Section {
         bench: "descriptors",

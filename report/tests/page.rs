@@ -58,7 +58,7 @@ fn every_benchmark_has_its_section_even_an_unknown_one() {
     }
     let other = section(&page, "other-0");
     assert!(other.contains("teleport") && other.contains("<table"), "{other}");
-    for plotted in ["roundtrip", "handles", "sendvec", "contention", "reclaim"] {
+    for plotted in ["roundtrip", "throughput", "handles", "sendvec", "contention", "reclaim"] {
         assert!(section(&page, plotted).contains("<figure class=\"plot\">"), "{plotted}");
     }
 }

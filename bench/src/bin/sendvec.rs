@@ -6,7 +6,7 @@ use bench::measure::{Subject, Summary, block, message};
 use bench::pingpong::{self, Binder, SeqPacket};
 use bench::progress::Progress;
 use bench::report::bytes;
-use bench::results::{Key, Measurement, Value};
+use bench::results::{Key, Measurement, Value, print_estimate};
 use bench::statistics::{Estimate, estimate};
 use bench::stressor::{self, Stressor};
 use bench::{affinity, machine, peer};
@@ -251,12 +251,5 @@ fn interval(e: &Estimate) -> String {
 }
 
 fn print_ratio(case: &str, name: &str, metric: &str, e: &Estimate) {
-    for (end, value) in [("", e.median), ("_low", e.low), ("_high", e.high)] {
-        let metric = format!("{metric}{end}");
-        Measurement::new(
-            Key { bench: BENCH, case, subject: name, metric: &metric },
-            Value { value, unit: "ratio", runs: e.runs },
-        )
-        .print();
-    }
+    print_estimate(Key { bench: BENCH, case, subject: name, metric }, "ratio", e);
 }

@@ -1,0 +1,268 @@
+//! Calls per second of several pairs at once, each a client process and a server process.
+//!
+//! A client reads intervals of the monotonic clock from its stdin. It calls without a pause until
+//! the end of the interval, and prints the number of calls that it completed after its start. Each
+//! message has the CPU time that the server's handler is to use, so the same pairs measure idle and
+//! busy handlers.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{ChildStdin, ChildStdout, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use binder_client::{Answer, Client, Options, Payload, Received, Session, registry};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair,
+};
+
+use crate::devices::Device;
+use crate::machine::{monotonic_ns, process_cpu_ns, thread_cpu_ns};
+use crate::peer::{Peer, report_ready};
+
+/// Time for which the clients call before their calls count.
+const WARM_UP: Duration = Duration::from_millis(50);
+/// The object of each server.
+const OBJECT: u64 = 1;
+
+/// A message: the CPU time that the handler uses, microseconds.
+type Message = [u8; 4];
+
+/// One measurement.
+#[derive(Clone, Copy, Debug)]
+pub struct Load {
+    /// Number of pairs that call at the same time.
+    pub pairs: usize,
+    /// CPU time of the handler per call, microseconds.
+    pub handler_us: u32,
+    /// Time for which calls count.
+    pub period: Duration,
+}
+
+/// Result of one measurement.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rate {
+    /// Completed calls of all clients per second.
+    pub calls_per_s: f64,
+    /// CPU time of the daemon per call, microseconds; `None` without a daemon or a call.
+    pub daemon_cpu_us: Option<f64>,
+}
+
+/// Pairs of processes over one transport.
+pub struct Pairs {
+    name: String,
+    daemon: Option<u32>,
+    clients: Vec<Caller>,
+    // Dropped after the clients.
+    _servers: Vec<Peer>,
+}
+
+struct Caller {
+    intervals: ChildStdin,
+    counts: BufReader<ChildStdout>,
+    _peer: Peer,
+}
+
+impl Caller {
+    fn start(words: &[&str]) -> Result<Self> {
+        let (peer, intervals, counts) = Peer::start_talking(words)?;
+        Ok(Self { intervals, counts, _peer: peer })
+    }
+}
+
+impl Pairs {
+    /// Starts `count` pairs, each over a Unix socket pair.
+    pub fn over_sockets(name: &str, count: usize) -> Result<Self> {
+        let clients = (0..count).map(|_| Caller::start(&["call-socket"])).collect::<Result<_>>()?;
+        Ok(Self { name: name.to_owned(), daemon: None, clients, _servers: Vec::new() })
+    }
+
+    /// Starts `count` pairs over a device. A further process is its context manager, from which the
+    /// clients get their servers.
+    pub fn over_binder(device: &Device, count: usize) -> Result<Self> {
+        let path = device.path_text()?;
+        let server = |words: &[&str]| Peer::start(words, Stdio::null(), Stdio::null());
+        let mut servers = vec![server(&["registry", path])?];
+        let mut clients = Vec::new();
+        for number in 0..count {
+            let name = number.to_string();
+            servers.push(server(&["serve", path, &name])?);
+            clients.push(Caller::start(&["call", path, &name])?);
+        }
+        let (name, daemon) = (device.name.clone(), device.daemon);
+        Ok(Self { name, daemon, clients, _servers: servers })
+    }
+
+    /// Name in the results.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Measures the rate of the first [`Load::pairs`] pairs.
+    pub fn measure(&mut self, load: Load) -> Result<Rate> {
+        let clients = self.clients.get_mut(..load.pairs).context("too few pairs")?;
+        let start = monotonic_ns() + WARM_UP.as_nanos() as u64;
+        let end = start + load.period.as_nanos() as u64;
+        for client in &mut *clients {
+            writeln!(client.intervals, "{start} {end} {}", load.handler_us)?;
+        }
+        let daemon_cpu = || self.daemon.map(process_cpu_ns).transpose();
+        sleep_until(start);
+        let (cpu_before, from) = (daemon_cpu()?, monotonic_ns());
+        sleep_until(end);
+        let (cpu_after, to) = (daemon_cpu()?, monotonic_ns());
+        let mut calls = 0;
+        for client in clients {
+            let mut line = String::new();
+            client.counts.read_line(&mut line)?;
+            let count = line.trim().parse::<u64>();
+            calls += count.with_context(|| format!("{}: a client has ended", self.name))?;
+        }
+        let calls_per_s = calls as f64 / load.period.as_secs_f64();
+        let cpu_ns = cpu_before.zip(cpu_after).map(|(before, after)| after - before);
+        // This process may run late: CPU time is related to the time between its own readings.
+        let cpu_us_per_s = cpu_ns.map(|ns| ns as f64 * 1e6 / (to - from) as f64);
+        let daemon_cpu_us = cpu_us_per_s.filter(|_| calls > 0).map(|us| us / calls_per_s);
+        Ok(Rate { calls_per_s, daemon_cpu_us })
+    }
+}
+
+fn sleep_until(at: u64) {
+    thread::sleep(Duration::from_nanos(at.saturating_sub(monotonic_ns())));
+}
+
+/// Main function of a peer.
+pub fn play(words: &[String]) -> Result<()> {
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    match words[..] {
+        ["registry", device] => serve_registry(device),
+        ["serve", device, name] => serve(device, name),
+        ["call", device, name] => call(device, name),
+        ["serve-socket"] => serve_socket(),
+        ["call-socket"] => call_socket(),
+        _ => bail!("no such role: {words:?}"),
+    }
+}
+
+/// Executes the orders on stdin.
+fn call_in_intervals(mut call: impl FnMut(Message) -> Result<()>) -> Result<()> {
+    report_ready();
+    for line in std::io::stdin().lock().lines() {
+        let line = line?;
+        let words: Vec<&str> = line.split(' ').collect();
+        let [start, end, handler_us] = words[..] else { bail!("no interval: {line}") };
+        let (start, end): (u64, u64) = (start.parse()?, end.parse()?);
+        let message = handler_us.parse::<u32>()?.to_ne_bytes();
+        println!("{}", count_calls(start, end, || call(message))?);
+    }
+    Ok(())
+}
+
+/// Calls until `end`, and counts the calls that complete from `start` on.
+fn count_calls(start: u64, end: u64, mut call: impl FnMut() -> Result<()>) -> Result<u64> {
+    let mut calls = 0;
+    loop {
+        call()?;
+        let now = monotonic_ns();
+        if now >= end {
+            return Ok(calls);
+        }
+        calls += u64::from(now >= start);
+    }
+}
+
+/// Uses as much CPU time as the message requests. The thread's own time, so that handlers that wait
+/// for a CPU do no less work.
+fn handle(message: &[u8]) -> Result<()> {
+    let us = u32::from_ne_bytes(message.try_into().context("not a message")?);
+    if us > 0 {
+        let end = thread_cpu_ns()? + u64::from(us) * 1000;
+        while thread_cpu_ns()? < end {}
+    }
+    Ok(())
+}
+
+fn serve_registry(device: &str) -> Result<()> {
+    let client = Client::open(device, &Options::default())?;
+    let manager = client.become_context_manager();
+    manager.context("the device has a context manager already; give a device of its own")?;
+    report_ready();
+    Ok(registry::serve(&mut Session::new(&client))?)
+}
+
+fn serve(device: &str, name: &str) -> Result<()> {
+    let client = Client::open(device, &Options::default())?;
+    let mut session = Session::new(&client);
+    registry::publish(&mut session, name, OBJECT, 0)?;
+    report_ready();
+    let mut service = |_: &mut Session<'_>, incoming: &Received<'_>| -> Answer {
+        let handled = incoming.data().map_err(anyhow::Error::from).and_then(handle);
+        handled.map_or(Answer::Status(-libc::EINVAL), |()| Answer::Echo)
+    };
+    Ok(session.serve(&mut service)?)
+}
+
+fn call(device: &str, name: &str) -> Result<()> {
+    let client = Client::open(device, &Options::default())?;
+    let mut session = Session::new(&client);
+    let handle = registry::find(&mut session, name)?.context("the server is not registered")?;
+    call_in_intervals(|message| {
+        let reply = session.call(handle, 1, Payload::bytes(&message))?;
+        ensure!(reply.data()? == message, "a reply differs");
+        session.free(reply);
+        Ok(())
+    })
+}
+
+fn serve_socket() -> Result<()> {
+    let socket = std::io::stdin();
+    report_ready();
+    let mut message = Message::default();
+    loop {
+        let (len, _) = recv(&socket, &mut message[..], RecvFlags::empty())?;
+        if len == 0 {
+            return Ok(());
+        }
+        handle(&message[..len])?;
+        send(&socket, &message[..len], SendFlags::NOSIGNAL)?;
+    }
+}
+
+fn call_socket() -> Result<()> {
+    let flags = SocketFlags::CLOEXEC;
+    let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    let _server = Peer::start_on(&["serve-socket"], theirs)?;
+    let mut reply = Message::default();
+    call_in_intervals(|message| {
+        send(&ours, &message, SendFlags::NOSIGNAL)?;
+        let (len, _) = recv(&ours, &mut reply[..], RecvFlags::empty())?;
+        ensure!(reply[..len] == message, "a reply differs");
+        Ok(())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_calls_inside_of_the_interval_count() {
+        let mut made = 0;
+        let start = monotonic_ns() + 20_000_000;
+        let counted = count_calls(start, start + 20_000_000, || {
+            made += 1;
+            thread::sleep(Duration::from_millis(1));
+            Ok(())
+        });
+        let counted = counted.unwrap();
+        assert!(counted > 0 && counted < made, "{counted} of {made}");
+    }
+
+    #[test]
+    fn a_handler_uses_the_requested_cpu_time() {
+        let before = thread_cpu_ns().unwrap();
+        handle(&2000u32.to_ne_bytes()).unwrap();
+        assert!(thread_cpu_ns().unwrap() - before >= 2_000_000);
+        assert!(handle(b"not a number").is_err());
+    }
+}
