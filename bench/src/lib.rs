@@ -6,6 +6,7 @@
 //!
 //! * [`devices`]: what is measured: a device of any driver, or a private daemon's;
 //! * [`measure`]: subjects, interleaving, percentiles; [`statistics`]: medians and their intervals;
+//!   [`histogram`]: distributions;
 //! * [`results`]: one JSON object a line for machines (stdout); [`report`]: tables for people
 //!   (stderr);
 //! * [`affinity`]: cores and scheduling classes; [`machine`]: CPU clocks and memory;
@@ -35,6 +36,7 @@ pub mod contention;
 pub mod control_group;
 pub mod devices;
 pub mod fault_work;
+pub mod histogram;
 pub mod machine;
 pub mod measure;
 pub mod naive;

@@ -5,6 +5,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 
 use crate::affinity::{self, Bound};
+use crate::histogram::Histogram;
 
 /// Something whose round trips are timed.
 pub trait Subject {
@@ -73,15 +74,19 @@ pub struct Plan {
 pub struct Summary {
     /// Median.
     pub p50: f64,
+    /// 90th percentile.
+    pub p90: f64,
     /// 99th percentile.
     pub p99: f64,
+    /// 99.9th percentile.
+    pub p999: f64,
     /// Worst.
     pub max: f64,
-    /// Lowest median of a block: with [`Self::slowest_block`] the spread of the blocks.
-    pub fastest_block: f64,
-    /// Highest median of a block.
-    pub slowest_block: f64,
-    /// Round trips.
+    /// Median of each block.
+    pub block_medians: Vec<f64>,
+    /// All round trips.
+    pub histogram: Histogram,
+    /// Number of round trips.
     pub runs: usize,
 }
 
@@ -98,19 +103,27 @@ impl Summary {
         let median = |block: &Vec<u64>| {
             let mut sorted = block.clone();
             sorted.sort_unstable();
-            percentile(&sorted, 0.5)
+            us(percentile(&sorted, 0.5))
         };
-        let medians: Vec<u64> = blocks.iter().map(median).collect();
         let mut all: Vec<u64> = blocks.concat();
         all.sort_unstable();
+        let [p50, p90, p99, p999, max] =
+            [0.5, 0.9, 0.99, 0.999, 1.0].map(|fraction| us(percentile(&all, fraction)));
         Self {
-            p50: us(percentile(&all, 0.5)),
-            p99: us(percentile(&all, 0.99)),
-            max: us(all.last().copied().unwrap_or(0)),
-            fastest_block: us(medians.iter().min().copied().unwrap_or(0)),
-            slowest_block: us(medians.iter().max().copied().unwrap_or(0)),
+            p50,
+            p90,
+            p99,
+            p999,
+            max,
+            block_medians: blocks.iter().map(median).collect(),
+            histogram: Histogram::of(&all),
             runs: all.len(),
         }
+    }
+
+    /// The medians of the blocks over those of another subject, which alternated with them.
+    pub fn over(&self, baseline: &Self) -> Vec<f64> {
+        self.block_medians.iter().zip(&baseline.block_medians).map(|(a, b)| a / b).collect()
     }
 }
 
@@ -176,10 +189,12 @@ mod tests {
     }
 
     #[test]
-    fn a_summary_has_the_worst_value_and_the_spread_of_the_blocks() {
+    fn a_summary_has_the_worst_value_and_the_median_of_each_block() {
         let summary = Summary::of_blocks(&[vec![3000, 1000, 2000], vec![5000, 4000, 90_000]]);
         assert_eq!((summary.p50, summary.max, summary.runs), (3.0, 90.0, 6));
-        assert_eq!((summary.fastest_block, summary.slowest_block), (2.0, 5.0));
+        assert_eq!(summary.block_medians, [2.0, 5.0]);
+        let baseline = Summary::of_blocks(&[vec![4000], vec![2500]]);
+        assert_eq!(summary.over(&baseline), [0.5, 2.0]);
     }
 
     struct Echo(Vec<&'static str>, &'static str);

@@ -1,7 +1,9 @@
 //! Human-readable tables, on stderr.
 
+use crate::histogram;
 use crate::measure::Summary;
-use crate::results::{Key, Measurement, Value};
+use crate::results::{Key, Measurement, Value, print_estimate};
+use crate::statistics::{Estimate, interquartile};
 
 /// A number of bytes with its unit.
 pub fn bytes(n: usize) -> String {
@@ -12,38 +14,47 @@ pub fn bytes(n: usize) -> String {
     }
 }
 
-/// Prints the rows of one case: each subject, and its ratio to the baseline's median.
+/// Prints the rows of one case: each subject, and its ratio to the baseline. The ratio is that of
+/// the medians in each pass, so load that lasts longer than a pass affects both alike.
 pub fn round_trips(bench: &str, case: &str, baseline: (&str, &str), results: &[(&str, Summary)]) {
     let (baseline, over_baseline) = baseline;
-    let base = results.iter().find(|(name, _)| *name == baseline).map(|(_, summary)| summary.p50);
+    let base = results.iter().find(|(name, _)| *name == baseline).map(|(_, summary)| summary);
     for (subject, s) in results {
-        let ratio = base.map(|base| s.p50 / base);
-        let shown = ratio.map_or(String::new(), |ratio| format!("{ratio:.2}"));
-        let blocks = format!("{:.2}-{:.2}", s.fastest_block, s.slowest_block);
-        eprintln!(
-            "{case:>8}  {subject:<24} {:>9.2} {:>9.2} {:>10.1}  {blocks:>15}  {shown:>6}",
-            s.p50, s.p99, s.max
-        );
-        let line = |metric, value: f64, unit| {
-            Measurement::new(
-                Key { bench, case, subject, metric },
-                Value { value, unit, runs: s.runs },
-            )
-        };
-        line("rtt_us_p50", s.p50, "us").print();
-        line("rtt_us_p99", s.p99, "us").print();
-        line("rtt_us_max", s.max, "us").print();
-        if let Some(ratio) = ratio.filter(|_| *subject != baseline) {
-            line(over_baseline, ratio, "ratio").print();
+        let key = |metric| Key { bench, case, subject, metric };
+        // The median of all round trips, with the range of the passes.
+        let medians = interquartile(&s.block_medians);
+        let medians = medians.map(|range| Estimate { median: s.p50, runs: s.runs, ..range });
+        if let Some(medians) = &medians {
+            print_estimate(key("rtt_us_p50"), "us", medians);
         }
+        let line = |metric: &str, value: f64, unit| {
+            let key = Key { bench, case, subject, metric };
+            Measurement::new(key, Value { value, unit, runs: s.runs }).print();
+        };
+        line("rtt_us_p90", s.p90, "us");
+        line("rtt_us_p99", s.p99, "us");
+        line("rtt_us_p999", s.p999, "us");
+        line("rtt_us_max", s.max, "us");
+        for (bound, percent) in s.histogram.shares() {
+            line(&histogram::metric(bound), percent, "%");
+        }
+        let ratios = base.and_then(|base| interquartile(&s.over(base)));
+        if let Some(ratios) = ratios.as_ref().filter(|_| *subject != baseline) {
+            print_estimate(key(over_baseline), "ratio", ratios);
+        }
+        let [medians, ratios] = [medians, ratios].map(|e| e.map_or(String::new(), |e| e.text(2)));
+        eprintln!(
+            "{case:>8}  {subject:<24} {medians:>23} {:>9.2} {:>9.2} {:>9.2} {:>10.1}  {ratios}",
+            s.p90, s.p99, s.p999, s.max
+        );
     }
 }
 
 /// Prints the head of the table of [`round_trips`].
 pub fn round_trips_head(baseline: &str) {
     eprintln!(
-        "{:>8}  {:<24} {:>9} {:>9} {:>10}  {:>15}  over {baseline}",
-        "bytes", "round trip, us", "p50", "p99", "max", "blocks' p50"
+        "{:>8}  {:<24} {:>23} {:>9} {:>9} {:>9} {:>10}  over {baseline} (quartiles)",
+        "bytes", "round trip, us", "p50 (quartiles)", "p90", "p99", "p99.9", "max"
     );
 }
 

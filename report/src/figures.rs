@@ -243,11 +243,11 @@ pub fn magnitude(case: &str) -> Option<u64> {
     range(case).map(|(first, _)| first).or_else(|| size(case).map(|(bytes, _)| bytes))
 }
 
-/// The bytes of a case such as `16 KiB idle`, and the text that follows them.
+/// The bytes of a case such as `16 KiB idle` or `4 B, any core`, and the text that follows them.
 pub fn size(case: &str) -> Option<(u64, &str)> {
     let (count, rest) = case.split_once(' ')?;
     let (unit, after) = rest.split_once(' ').unwrap_or((rest, ""));
-    let scale = match unit {
+    let scale = match unit.trim_end_matches(',') {
         "B" => 1,
         "KiB" => 1 << 10,
         "MiB" => 1 << 20,
@@ -331,6 +331,7 @@ mod tests {
     fn sizes_and_ranges_are_read() {
         assert_eq!(size("16 KiB idle"), Some((16_384, "idle")));
         assert_eq!(size("4 B"), Some((4, "")));
+        assert_eq!(size("1 KiB, any core"), Some((1024, "any core")));
         assert_eq!(range("10000-20000"), Some((10_000, 20_000)));
         for case in ["all", "fifo-99", "nice -20", "-4 B", "nan B", "", "B", "1 -"] {
             assert_eq!(magnitude(case), None, "{case}");

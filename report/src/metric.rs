@@ -44,7 +44,9 @@ use Better::{Higher, Lower, Neither, One};
 
 const KNOWN: &[Metric] = &[
     metric("rtt_us_p50", "round trip, median", Lower),
+    metric("rtt_us_p90", "round trip, 90th percentile", Lower),
     metric("rtt_us_p99", "round trip, 99th percentile", Lower),
+    metric("rtt_us_p999", "round trip, 99.9th percentile", Lower),
     metric("rtt_us_max", "round trip, longest", Lower),
     metric("rtt_us_mean", "round trip, mean", Lower),
     metric("over_seqpacket", "median over that of a Unix seqpacket socket", Lower),
@@ -130,6 +132,8 @@ pub fn word(key: &str) -> &str {
         "rtt_us_mean" | "echo_us_mean" => "mean",
         "allocation_us_p50" => "allocation alone",
         "max_over_min" => "max ÷ min",
+        _ if key.ends_with("p90") => "p90",
+        _ if key.ends_with("p999") => "p99.9",
         _ if key.ends_with("p99") || key.starts_with("p99") => "p99",
         _ if key.ends_with("max") || key.starts_with("max") => "max",
         _ if key.ends_with("min") || key.starts_with("min") => "min",

@@ -1,5 +1,7 @@
 //! Plots of each benchmark.
 
+use bench::histogram;
+
 use crate::axis::Axis;
 use crate::figures::{View, range, size};
 use crate::interval_plot::{self, Interval};
@@ -93,17 +95,53 @@ fn by_size(title: &str, y_label: &str, lines: &[Line]) -> Option<Plot> {
     line_plot::draw(title, x, Axis::logarithmic(y_label, ys(lines)), lines)
 }
 
-fn plain_size(case: &str) -> Option<f64> {
-    size(case).filter(|(_, condition)| condition.is_empty()).map(|(bytes, _)| bytes as f64)
+/// The bytes of cases under a condition, such as `idle`; empty: of those without one.
+fn size_under(condition: &'static str) -> impl Fn(&str) -> Option<f64> {
+    move |case| size(case).filter(|(_, found)| *found == condition).map(|(bytes, _)| bytes as f64)
 }
 
+/// Conditions of round trips, and their names in titles.
+const PLACEMENTS: [(&str, &str); 2] = [("", "one core"), ("any core", "any core")];
+
 fn roundtrip(view: &View) -> Vec<Option<Plot>> {
-    let times = lines(view, &["rtt_us_p50"], plain_size);
-    let ratios = lines(view, &["over_seqpacket"], plain_size);
-    vec![
-        by_size("Round trip by size, median", "µs", &times),
-        by_size("Round trip over that of a Unix seqpacket socket", "ratio", &ratios),
-    ]
+    let of_placement = |(condition, placement)| {
+        let times = lines(view, &["rtt_us_p50"], size_under(condition));
+        let ratios = lines(view, &["over_seqpacket"], size_under(condition));
+        let over = "Round trip over that of a Unix seqpacket socket on one core";
+        [
+            by_size(&format!("Round trip by size, median, {placement}"), "µs", &times),
+            by_size(&format!("{over}, {placement}"), "ratio", &ratios),
+            distribution(view, condition, placement),
+        ]
+    };
+    PLACEMENTS.into_iter().flat_map(of_placement).collect()
+}
+
+/// The histogram of the round trips with the smallest message.
+fn distribution(view: &View, condition: &'static str, placement: &str) -> Option<Plot> {
+    let cases = view.cases(&["rtt_us_p50"]);
+    let case = cases.into_iter().find(|case| size_under(condition)(case).is_some())?;
+    let of_case = view.iter().filter(|figure| figure.case == case);
+    let buckets: Vec<(&str, f64, f64)> = of_case
+        .filter_map(|f| Some((f.subject.as_str(), histogram::bound_of(&f.metric)?, f.value)))
+        .collect();
+    let first = buckets.iter().map(|(_, bound, _)| *bound).reduce(f64::min)?;
+    let last = buckets.iter().map(|(_, bound, _)| *bound).reduce(f64::max)?;
+    let line = |subject: &str| {
+        // Empty buckets are not in the results.
+        let percent = |bound: f64| {
+            let same = |&&(of, at, _): &&(&str, f64, f64)| of == subject && at == bound;
+            buckets.iter().find(same).map_or(0.0, |(_, _, percent)| *percent)
+        };
+        let points = histogram::bounds_us(first, last).into_iter().map(|at| (at, percent(at)));
+        Line { subject: subject.to_owned(), points: points.collect() }
+    };
+    let lines: Vec<Line> = view.subjects(&["rtt_us_p50"]).into_iter().map(line).collect();
+    let x = Axis::logarithmic("µs, upper bound of the bucket", xs(&lines));
+    let y = Axis::linear("round trips, %", ys(&lines));
+    let smallest = case.split(',').next().unwrap_or(case);
+    let title = format!("Distribution of round trips, {smallest}, {placement}");
+    line_plot::draw(&title, x, y, &lines)
 }
 
 fn throughput(view: &View) -> Vec<Option<Plot>> {
@@ -143,16 +181,11 @@ fn handles(view: &View) -> Vec<Option<Plot>> {
 }
 
 fn sendvec(view: &View) -> Vec<Option<Plot>> {
-    let under = |condition: &'static str| {
-        move |case: &str| {
-            size(case).filter(|(_, found)| *found == condition).map(|(bytes, _)| bytes as f64)
-        }
-    };
     let metrics = ["echo_us_p50", "echo_us_mean"];
-    let idle = lines(view, &metrics, under("idle"));
-    let stress = lines(view, &metrics, under("stress"));
+    let idle = lines(view, &metrics, size_under("idle"));
+    let stress = lines(view, &metrics, size_under("stress"));
     let grown = over_first(&idle);
-    let ratios = lines(view, &["stress_over_idle"], plain_size);
+    let ratios = lines(view, &["stress_over_idle"], size_under(""));
     let ratio = Axis::logarithmic("stress ÷ idle", ys(&ratios).chain([1.0]));
     let sizes = Axis::sizes("size", xs(&ratios));
     vec![

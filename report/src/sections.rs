@@ -1,5 +1,6 @@
 //! Content of each benchmark's section, and how to read it.
 
+use bench::histogram;
 use maud::{Markup, html};
 
 use crate::figures::{Clock, Figures, View};
@@ -24,15 +25,20 @@ const fn table(main: &'static [&'static str], beside: &'static [&'static str]) -
     Table { main, beside }
 }
 
+const ROUND_TRIPS: Table = table(&["rtt_us_p50"], &["rtt_us_p90", "rtt_us_p99", "rtt_us_p999"]);
+
 /// The known benchmarks, in their order.
 pub const SECTIONS: [Section<'static>; 15] = [
     Section {
         bench: "roundtrip",
         title: "Round trips",
         reading: "A message of each size goes to another process and the same comes back, over \
-                  binder devices and over a Unix socket, a pipe and a futex in the same run; \
-                  shorter is better.",
-        tables: &[table(&["rtt_us_p50"], &["rtt_us_p99"]), table(&["over_seqpacket"], &[])],
+                  binder devices and over a Unix socket, a pipe and a futex in the same run, with \
+                  all processes on one core, and with placement by the scheduler (any core); \
+                  shorter is better. The subjects alternate in passes: in brackets is the \
+                  interquartile range of the passes' medians, and of their ratios to the socket \
+                  on one core.",
+        tables: &[ROUND_TRIPS, table(&["over_seqpacket"], &[])],
     },
     Section {
         bench: "throughput",
@@ -53,11 +59,7 @@ pub const SECTIONS: [Section<'static>; 15] = [
         reading: "A call without descriptors and with some, given to the receiver by ptrace or by \
                   a seccomp listener, which every call pays for, and over a Unix socket by \
                   SCM_RIGHTS in the same run; shorter is better.",
-        tables: &[
-            table(&["descriptor_us"], &[]),
-            table(&["rtt_us_p50"], &["rtt_us_p99"]),
-            table(&["over_seqpacket"], &[]),
-        ],
+        tables: &[table(&["descriptor_us"], &[]), ROUND_TRIPS, table(&["over_seqpacket"], &[])],
     },
     Section {
         bench: "handles",
@@ -285,9 +287,12 @@ fn body(view: &View, tables: &[Table]) -> Markup {
     let plots = plots::of(view);
     let all = view.metrics();
     let shown = |metric: &str| tables.iter().any(|table| table.shows(metric));
-    let others =
-        all.iter().filter(|metric| !shown(metric) && metric::interval_of(metric, &all).is_none());
-    let others: Vec<&str> = others.copied().collect();
+    // Ends of intervals are in the cells of their metric, and buckets in a plot.
+    let part = |metric: &str| {
+        metric::interval_of(metric, &all).is_some() || histogram::bound_of(metric).is_some()
+    };
+    let others: Vec<&str> =
+        all.iter().copied().filter(|metric| !shown(metric) && !part(metric)).collect();
     let others = html! { @for metric in &others { (pivot::single(view, metric)) } };
     html! {
         @if !plots.is_empty() { div.plots { @for plot in &plots { (plot.render()) } } }

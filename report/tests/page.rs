@@ -64,6 +64,14 @@ fn every_benchmark_has_its_section_even_an_unknown_one() {
 }
 
 #[test]
+fn a_histogram_is_a_plot_and_not_a_table_per_bucket() {
+    let (page, _) = page();
+    let section = section(&page, "roundtrip");
+    assert!(section.contains("Distribution of round trips, 4 B, one core"), "{section}");
+    assert!(!section.contains("<code>rtt_percent_to_12_us</code>"), "{section}");
+}
+
+#[test]
 fn the_first_section_has_a_row_with_a_verdict_for_each_claim() {
     let (page, summary) = page();
     let main = page.split("<main>").nth(1).expect("a body");

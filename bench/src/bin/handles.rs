@@ -10,9 +10,9 @@ use bench::measure::Summary;
 use bench::naive::NaiveTable;
 use bench::peer::{self, Peer};
 use bench::progress::Progress;
-use bench::results::{Key, Measurement, Value};
+use bench::results::{Key, Measurement, Value, print_estimate};
 use bench::stash::{self, Sender};
-use bench::statistics::estimate;
+use bench::statistics::{estimate, quartiles};
 use bench::{affinity, machine};
 use binder_client::{Client, Options};
 use clap::Parser;
@@ -149,7 +149,7 @@ fn walk(table: &mut NaiveTable, (first, last): (u32, u32), timed: u32) -> Result
 fn print_results(ranges: &[(u32, u32)], results: &[(&str, Samples)]) {
     eprintln!(
         "{:<16} {:<24} {:>10} {:>10} {:>10}  {:>17}",
-        "handles in use", "us a new handle", "p50", "p99", "max", "rounds' p50"
+        "handles in use", "us a new handle", "p50", "p99", "max", "rounds' quartiles"
     );
     for (name, samples) in results {
         let naive = *name == NAIVE;
@@ -163,8 +163,9 @@ fn print_results(ranges: &[(u32, u32)], results: &[(&str, Samples)]) {
             if s.runs == 0 {
                 continue;
             }
-            let (case, spread) =
-                (case(*range), format!("{:.2}-{:.2}", s.fastest_block, s.slowest_block));
+            let case = case(*range);
+            let [low, _, high] = quartiles(&s.block_medians).unwrap_or_default();
+            let spread = format!("{low:.2}-{high:.2}");
             eprintln!(
                 "{case:<16} {name:<24} {:>10.2} {:>10.2} {:>10.1}  {spread:>17}",
                 s.p50, s.p99, s.max
@@ -196,16 +197,7 @@ fn print_results(ranges: &[(u32, u32)], results: &[(&str, Samples)]) {
             e.median, e.low, e.high, e.runs
         );
         let case = ranges.last().map_or(String::new(), |last| format!("0-{}", last.1));
-        for (metric, value) in [
-            ("last_over_first", e.median),
-            ("last_over_first_low", e.low),
-            ("last_over_first_high", e.high),
-        ] {
-            Measurement::new(
-                Key { bench: BENCH, case: &case, subject: name, metric },
-                Value { value, unit: "ratio", runs: e.runs },
-            )
-            .print();
-        }
+        let metric = "last_over_first";
+        print_estimate(Key { bench: BENCH, case: &case, subject: name, metric }, "ratio", &e);
     }
 }
