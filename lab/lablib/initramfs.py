@@ -7,11 +7,13 @@ from pathlib import Path
 from . import cache, modules
 from .cpio import Archive
 from .errors import LabError
-from .kernel import Kernel
+from .kernel import Driver, Kernel
 
 GUEST = Path(__file__).resolve().parent.parent / "guest"
 # Loaded at every boot, in this order (dependencies come first by themselves).
-AT_BOOT = ["virtio_pci", "virtio_console", "virtio_blk", "fuse", "binder_linux"]
+AT_BOOT = ["virtio_pci", "virtio_console", "virtio_blk", "fuse"]
+# The driver in Rust is always built in.
+DRIVER_MODULES = {Driver.C: ["binder_linux"], Driver.RUST: []}
 # Available to init or modprobe on request.
 ON_DEMAND = ["ext4", "zram", "overlay"]
 # ext4 and zram request these from the crypto API by name; newer kernels have them built in.
@@ -66,8 +68,9 @@ def build(kernel: Kernel, busybox: Path, scripts: list[Path]) -> bytes:
 def add_modules(archive: Archive, kernel: Kernel) -> None:
     """The modules, the list of what init loads, and the dependency file for modprobe."""
     tree = kernel.path / "modules"
-    chosen = modules.select(tree, AT_BOOT + ON_DEMAND, WHERE_SEPARATE)
-    first = {m.name for m in modules.select(tree, AT_BOOT, [])}
+    at_boot = AT_BOOT + DRIVER_MODULES[kernel.driver]
+    chosen = modules.select(tree, at_boot + ON_DEMAND, WHERE_SEPARATE)
+    first = {m.name for m in modules.select(tree, at_boot, [])}
     known = {m.name: m for m in chosen}
     load, depends = [], []
     for module in chosen:

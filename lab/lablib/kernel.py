@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import tempfile
 from dataclasses import asdict, dataclass
+from enum import Enum
 from pathlib import Path
 
 from . import cache, vmlinux
@@ -22,6 +23,17 @@ KEPT_MODULES = ("arch", "block", "crypto", "fs", "lib", "mm", "net/9p", "net/vmw
                 "drivers/block", "drivers/char", "drivers/virtio")
 
 
+# Excludes the driver in C, and is no module. Debian's kernels do not have it up to 7.3.
+RUST_DRIVER = "CONFIG_ANDROID_BINDER_IPC_RUST=y"
+
+
+class Driver(Enum):
+    """A kernel's own binder driver. The value is its subject in results, without the kernel line."""
+
+    C = "kernel"
+    RUST = "kernel-rust"
+
+
 @dataclass(frozen=True)
 class Kernel:
     """One unpacked kernel. `release` is the output of `uname -r`."""
@@ -35,6 +47,11 @@ class Kernel:
     def path(self) -> Path:
         """The directory that holds `vmlinux`, `config` and `modules/`."""
         return Path(self.directory)
+
+    @property
+    def driver(self) -> Driver:
+        """The binder driver that the kernel is configured with."""
+        return Driver.RUST if RUST_DRIVER in (self.path / "config").read_text("utf-8").splitlines() else Driver.C
 
 
 def get(line: str, update: bool = False) -> Kernel:

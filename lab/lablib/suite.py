@@ -139,7 +139,7 @@ class Plan:
     def bench(self, line: str, out: Path, arguments: list[str], memory: int = 768, timeout: float = 1200) -> None:
         """Runs one benchmark on the kernel's driver and on ours, in one machine. Adds the kernel to each result."""
         name = arguments[0]
-        command = [*arguments, "--device", "/dev/binder", "--subject", f"kernel-{line}", "--headroom"]
+        command = [*arguments, "--device", "/dev/binder", "--subject", f"{kernel.get(line).driver.value}-{line}", "--headroom"]
         spec = machine.Spec(
             kernel=line, command=command, icount=True, memory=memory, timeout=timeout,
             payload=[(self.binaries[one], f"/payload/{one}") for one in (name, "headroom-binderd")],
@@ -254,6 +254,25 @@ def choose(plan: Plan, only: list[str]) -> list[Step]:
         if not any(step.name.startswith(prefix) for step in found):
             raise LabError(f"no step begins with {prefix!r}: try --list")
     return found
+
+
+def table(files: list[Path], metric: str) -> list[str]:
+    """The figures of a metric as lines of text: a row for each kernel and case, a column for each subject."""
+    results = [json.loads(line) for path in files if path.exists() for line in path.read_text("utf-8").splitlines()]
+    rows: dict[tuple[str, str], dict[str, str]] = {}
+    for result in results:
+        if result["metric"] == metric:
+            line = result["kernel"]
+            subject = result["subject"].removesuffix(line).rstrip(" -")
+            rows.setdefault((line, result["case"]), {})[subject] = f"{result['value']:g}"
+    found = {subject for row in rows.values() for subject in row}
+    # Both drivers always have a column, to show that a kernel does not have one of them.
+    drivers = [driver.value for driver in kernel.Driver]
+    columns = [*drivers, *sorted(found - set(drivers))]
+    lines = [["kernel", "case", *columns]]
+    lines += [[line, case, *(row.get(column, "-") for column in columns)] for (line, case), row in rows.items()]
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(cells, widths)).rstrip() for cells in lines]
 
 
 def kernels_of(names: list[str] | None) -> list[str]:

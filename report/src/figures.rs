@@ -172,7 +172,11 @@ impl View {
                 _ if subject::is_published(&figure.subject) => Some(figure.clone()),
                 None => kernel.is_none().then(|| figure.clone()),
                 Some((base, found)) => (Some(found) == kernel).then(|| {
-                    let base = if base == "kernel" { "kernel driver" } else { base };
+                    let base = match base {
+                        "kernel" => "kernel driver",
+                        "kernel-rust" => "kernel driver, Rust",
+                        other => other,
+                    };
                     Measurement { subject: base.to_owned(), ..figure.clone() }
                 }),
             };
@@ -313,13 +317,13 @@ mod tests {
     #[test]
     fn several_kernels_are_looked_at_one_by_one_each_beside_the_published() {
         let names =
-            ["kernel-6.12", "headroom 6.12", "kernel-6.1", "published", "pipe 6.1", "futex"];
+            ["kernel-6.12", "headroom 6.12", "kernel-rust-6.1", "published", "pipe 6.1", "futex"];
         let figures = Figures::new(names.map(|name| figure("4 B", name)).to_vec());
         let parts = figures.view("b", Clock::Wall).by_kernel();
         let kernels: Vec<_> = parts.iter().map(|part| part.kernel.as_deref()).collect();
         assert_eq!(kernels, [None, Some("6.1"), Some("6.12")]);
         assert_eq!(parts[0].subjects(&["m"]), ["futex", "published"]);
-        assert_eq!(parts[1].subjects(&["m"]), ["kernel driver", "pipe", "published"]);
+        assert_eq!(parts[1].subjects(&["m"]), ["kernel driver, Rust", "pipe", "published"]);
         assert_eq!(parts[2].subjects(&["m"]), ["headroom", "kernel driver", "published"]);
         let alone = Figures::new(vec![figure("4 B", "kernel-6.12"), figure("4 B", "pipe")]);
         let parts = alone.view("b", Clock::Wall).by_kernel();

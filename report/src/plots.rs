@@ -38,7 +38,8 @@ fn drivers(view: &View, parts: &[View]) -> Vec<String> {
             let part = parts.iter().find(|part| part.kernel.as_deref() == Some(kernel));
             let ours = part
                 .and_then(|part| part.subjects(&part.metrics()).first().map(|&name| name == base));
-            base == "kernel" || (subject::is_ours(base) && ours == Some(true))
+            ["kernel", "kernel-rust"].contains(&base)
+                || (subject::is_ours(base) && ours == Some(true))
         }
     };
     all.into_iter().filter(wanted).map(str::to_owned).collect()
