@@ -1,5 +1,6 @@
 //! The driver core with clients that send arbitrary requests.
 
+use binder_driver::state::{self, SavedDriver};
 use binder_driver::*;
 use binder_uapi::{
     BINDER_TYPE_BINDER, BinderFreezeInfo, BinderTransactionData, BinderWriteRead, Command,
@@ -121,6 +122,16 @@ fn split(bytes: &[u8], at: usize) -> (&[u8], &[u8]) {
 /// The input is a sequence of steps: a byte for the action, one for the caller; then the commands
 /// of an ioctl, with their length in words in front.
 pub fn commands(input: &[u8]) {
+    run(input).end();
+}
+
+/// The state of the driver after these steps.
+pub fn state_after(input: &[u8]) -> Vec<u8> {
+    let written = state::write(&SavedDriver::new(&run(input).driver));
+    written.expect("a driver's state is written")
+}
+
+fn run(input: &[u8]) -> World {
     let mut world = World::new(input);
     let mut rest = input;
     for _ in 0..64 {
@@ -160,7 +171,7 @@ pub fn commands(input: &[u8]) {
         world.wake();
         world.check();
     }
-    world.end();
+    world
 }
 
 /// The input is a call: flags, number of offsets, bytes of extra buffers, then the offsets and the

@@ -6,6 +6,7 @@
 //! * [`device`](wire::device): ioctls of `binder-control`, names of devices, and messages of the
 //!   control socket;
 //! * [`requests`](wire::requests): requests read from `/dev/fuse`;
+//! * [`state`](state::read): the state of the driver, which `execve` carries over an upgrade;
 //! * [`streams`](wire::streams): `BC_` and `BR_` streams, parsed and written again.
 //!
 //! The crate in `libfuzzer/` runs them with coverage; `tests/corpus.rs` runs them on any toolchain
@@ -16,16 +17,18 @@ pub mod driver;
 mod host;
 pub mod mutate;
 pub mod seeds;
+pub mod state;
 pub mod wire;
 
 /// A target.
 pub type Target = fn(&[u8]);
 
 /// All targets, by name.
-pub const TARGETS: [(&str, Target); 5] = [
+pub const TARGETS: [(&str, Target); 6] = [
     ("commands", driver::commands),
     ("objects", driver::objects),
     ("device", wire::device),
     ("requests", wire::requests),
+    ("state", state::read),
     ("streams", wire::streams),
 ];

@@ -192,6 +192,12 @@ fn for_streams() -> Vec<(&'static str, Vec<u8>)> {
     vec![("commands", encode(&every_command())), ("returns", returns)]
 }
 
+/// The states in which the seeds of `commands` leave the driver.
+fn for_state() -> Vec<(&'static str, Vec<u8>)> {
+    let after = |(name, steps): (_, Vec<u8>)| (name, crate::driver::state_after(&steps));
+    for_commands().into_iter().map(after).collect()
+}
+
 /// The seeds of a target, by name.
 pub fn of(target: &str) -> Vec<(&'static str, Vec<u8>)> {
     match target {
@@ -199,6 +205,7 @@ pub fn of(target: &str) -> Vec<(&'static str, Vec<u8>)> {
         "objects" => for_objects(),
         "device" => for_device(),
         "requests" => for_requests(),
+        "state" => for_state(),
         "streams" => for_streams(),
         _ => Vec::new(),
     }

@@ -4,8 +4,9 @@
 
 use std::collections::HashMap;
 
+use keyed_slab::Slab;
 use owners::Owner;
-use slotmap::SlotMap;
+use serde::{Deserialize, Serialize};
 
 use crate::buffer::pages::IdlePages;
 use crate::buffer::types::{Buffer, HeldObject};
@@ -37,25 +38,30 @@ pub(crate) struct Scratch {
 }
 
 /// The driver core; see the crate's documentation.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(remote = "Self")]
 pub struct Driver {
-    pub(crate) contexts: SlotMap<ContextId, Context>,
-    pub(crate) processes: SlotMap<ProcessId, Process>,
-    pub(crate) accounts: SlotMap<AccountId, Account>,
+    pub(crate) contexts: Slab<ContextId, Context>,
+    pub(crate) processes: Slab<ProcessId, Process>,
+    pub(crate) accounts: Slab<AccountId, Account>,
+    /// Not serialised, as it follows from the accounts.
+    #[serde(skip)]
     pub(crate) accounts_by_owner: HashMap<Owner, AccountId>,
-    pub(crate) threads: SlotMap<ThreadId, Thread>,
-    pub(crate) nodes: SlotMap<NodeId, Node>,
-    pub(crate) refs: SlotMap<RefId, Reference>,
-    pub(crate) transactions: SlotMap<TransactionId, Transaction>,
-    pub(crate) buffers: SlotMap<BufferId, Buffer>,
-    pub(crate) deaths: SlotMap<DeathId, Death>,
-    pub(crate) freezes: SlotMap<FreezeId, FreezeWait>,
-    pub(crate) freeze_notifications: SlotMap<FreezeNotificationId, FreezeNotification>,
+    pub(crate) threads: Slab<ThreadId, Thread>,
+    pub(crate) nodes: Slab<NodeId, Node>,
+    pub(crate) refs: Slab<RefId, Reference>,
+    pub(crate) transactions: Slab<TransactionId, Transaction>,
+    pub(crate) buffers: Slab<BufferId, Buffer>,
+    pub(crate) deaths: Slab<DeathId, Death>,
+    pub(crate) freezes: Slab<FreezeId, FreezeWait>,
+    pub(crate) freeze_notifications: Slab<FreezeNotificationId, FreezeNotification>,
     pub(crate) queues: Queues,
     pub(crate) wakes: Wakes,
     /// Threads that may wait with a held confirmation, each once.
     pub(crate) holding: Vec<ThreadId>,
+    #[serde(skip)]
     pub(crate) scratch: Scratch,
+    #[serde(skip)]
     pub(crate) spare_held: Vec<Vec<HeldObject>>,
     pub(crate) idle_pages: IdlePages,
     pub(crate) reclaimed_pages: u64,
@@ -63,7 +69,8 @@ pub struct Driver {
     pub(crate) memory_quota: Option<u64>,
     pub(crate) statistics: Statistics,
     pub(crate) log: TransactionLog,
-    /// Events of the trace, while there is one.
+    /// Events of the trace, while there is one. A trace ends where the state is read back.
+    #[serde(skip)]
     pub(crate) trace: Option<Vec<TraceEvent>>,
     last_debug_id: u32,
 }

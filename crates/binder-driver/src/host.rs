@@ -5,12 +5,13 @@
 //! block for long: the driver is owned by the thread that calls it.
 
 use owners::Uid;
+use serde::{Deserialize, Serialize};
 
 use crate::errno::Errno;
 use crate::keys::ProcessId;
 
 /// A thread in an ioctl on one open of the device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Caller {
     /// The open.
     pub process: ProcessId,
@@ -81,7 +82,7 @@ pub trait ClientMemory {
 }
 
 /// The mapping of an open in its process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mapping {
     /// Address in the process.
     pub address: u64,
@@ -110,7 +111,7 @@ pub trait Mappings {
 }
 
 /// Token of a file that was taken from its sender; the host assigns it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct FileToken(pub u64);
 
 /// Files that are passed from one client's descriptor table to another's.
@@ -168,7 +169,7 @@ pub trait Host: ClientMemory + Mappings + Files + Identity + Scheduler {}
 impl<T: ClientMemory + Mappings + Files + Identity + Scheduler> Host for T {}
 
 /// Scheduling parameters of a thread.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Priority {
     /// -20 to 19; used by a real-time thread once it is no longer one.
     pub nice: i32,
@@ -179,7 +180,7 @@ pub struct Priority {
 }
 
 /// Scheduling policy of a thread.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Policy {
     /// A time-sharing policy, by the host's number.
     Fair(u32),

@@ -1,8 +1,8 @@
 //! Generational keys of the driver's slabs. Looking up a stale key returns no entry.
 
-use slotmap::new_key_type;
+use keyed_slab::key_types;
 
-new_key_type! {
+key_types! {
     /// A device. A stale key is reported as an error, never by a panic.
     pub struct ContextId;
     /// One open of a device. A stale key is reported as an error, never by a panic.

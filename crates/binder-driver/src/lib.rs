@@ -11,7 +11,7 @@
 //! descriptors, call stacks, priorities), `buffer` (receive areas, their pages), `notifications`
 //! (deaths, freezes), `write_read` (commands, work items, readers) and `debug` (logs, counters,
 //! snapshots). In each of them `types` holds the data, and the other files implement [`Driver`] on
-//! top of it. `testing` checks the driver's invariants.
+//! top of it. [`state`] serialises the driver, and verifies its invariants when it is read back.
 #![forbid(unsafe_code)]
 
 mod buffer;
@@ -24,7 +24,7 @@ mod limits;
 mod notifications;
 mod objects;
 mod process;
-mod testing;
+pub mod state;
 mod transaction;
 mod write_read;
 

@@ -147,8 +147,8 @@ mod tests {
     use std::collections::HashMap;
     use std::sync::Arc;
 
+    use keyed_slab::Key;
     use proptest::prelude::*;
-    use slotmap::KeyData;
 
     use super::*;
 
@@ -162,7 +162,7 @@ mod tests {
     }
 
     fn process(number: u64) -> ProcessId {
-        KeyData::from_ffi(1 << 32 | number).into()
+        ProcessId::from_number(1 << 32 | number)
     }
 
     fn charge(owner: Uid) -> Charge {

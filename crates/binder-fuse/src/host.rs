@@ -8,8 +8,8 @@ use binder_driver::{
     Piece, Priority, ProcessId, Scheduler, StoreError,
 };
 use headroom_linux::mountinfo::Device;
+use keyed_slab::{Key, Slab, key_types};
 use owners::{Owner, Uid};
-use slotmap::{Key, KeyData, SlotMap, new_key_type};
 
 use crate::access_limits::{AccessLimits, LONGEST_ACCESS};
 use crate::address_space::{AddressSpace, Readers};
@@ -27,18 +27,18 @@ use crate::tree::DEVICE_SIZE;
 use crate::user_view::UserView;
 use crate::warning_limits::WarningLimits;
 
-new_key_type! {
+key_types! {
     /// An open file of a device; its number is the `fh` in the kernel's requests.
     pub(crate) struct OpenKey;
 }
 
 impl OpenKey {
     pub(crate) fn to_fh(self) -> u64 {
-        self.data().as_ffi()
+        self.number()
     }
 
     pub(crate) fn from_fh(fh: u64) -> Self {
-        KeyData::from_ffi(fh).into()
+        Self::from_number(fh)
     }
 }
 
@@ -90,7 +90,7 @@ pub(crate) struct Open {
 
 /// All opens.
 pub(crate) struct ClientHost {
-    pub(crate) opens: SlotMap<OpenKey, Open>,
+    pub(crate) opens: Slab<OpenKey, Open>,
     by_process: HashMap<ProcessId, OpenKey>,
     pages: Arc<PageServer>,
     access: ClientAccess,
@@ -119,7 +119,7 @@ impl ClientHost {
         let closers = Closers::new();
         let own_uid = Uid(rustix::process::geteuid().as_raw());
         Self {
-            opens: SlotMap::with_key(),
+            opens: Slab::default(),
             by_process: HashMap::new(),
             pages,
             access: ClientAccess::of_this_loop(),

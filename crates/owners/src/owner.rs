@@ -33,7 +33,7 @@ impl fmt::Display for Uid {
 
 /// Inode number of a user namespace. Unique while the namespace exists; the kernel may reuse it
 /// afterwards.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct NamespaceId(pub u64);
 
 /// A user namespace below the initial one.
@@ -46,7 +46,7 @@ pub struct NamespaceLevel {
 }
 
 /// The party that a process, and everything that it uses, is charged to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Owner {
     /// A user of the machine, with all uids that it uses in namespaces of its own.
     User(Uid),

@@ -5,6 +5,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
 #[derive(Debug)]
 struct Range<T> {
     len: u32,
@@ -116,6 +119,38 @@ impl<T: Copy> Allocator<T> {
         self.size
     }
 
+    /// Whether a byte of `range` is part of a live range.
+    pub fn covers(&self, range: std::ops::Range<u32>) -> bool {
+        let before = self.ranges.range(..=range.start).next_back();
+        let inside = self.ranges.range(range.clone());
+        before.into_iter().chain(inside).any(|(&at, entry)| {
+            entry.owner.is_some() && at < range.end && at + entry.len > range.start
+        })
+    }
+
+    /// The allocator of ranges that follow each other: lengths and owners. `None`: a length is 0,
+    /// the sum does not fit in 32 bits, or two free ranges are adjacent.
+    fn of_ranges(ranges: Vec<(u32, Option<T>)>) -> Option<Self> {
+        let mut new = Self::new(0);
+        let mut last_free = false;
+        for (len, owner) in ranges {
+            let (offset, free) = (new.size, owner.is_none());
+            if len == 0 || (free && last_free) {
+                return None;
+            }
+            new.size = offset.checked_add(len)?;
+            last_free = free;
+            if free {
+                new.free.insert((len, offset));
+            } else {
+                new.used += len;
+                new.live += 1;
+            }
+            new.ranges.insert(offset, Range { len, owner });
+        }
+        Some(new)
+    }
+
     /// Checks redundant data against each other; the error names the first mismatch.
     pub fn check(&self) -> Result<(), String> {
         let (mut at, mut used, mut live, mut holes, mut last_free) = (0, 0, 0, 0, false);
@@ -141,6 +176,20 @@ impl<T: Copy> Allocator<T> {
         let counted = (at, used, live, holes);
         let kept = (self.size, self.used, self.live, self.free.len());
         if counted == kept { Ok(()) } else { Err(format!("counted {counted:?}, kept {kept:?}")) }
+    }
+}
+
+/// The lengths and owners of the ranges; all else follows from them.
+impl<T: Serialize> Serialize for Allocator<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.ranges.values().map(|range| (range.len, &range.owner)))
+    }
+}
+
+impl<'de, T: Copy + Deserialize<'de>> Deserialize<'de> for Allocator<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let ranges = Vec::deserialize(deserializer)?;
+        Self::of_ranges(ranges).ok_or_else(|| D::Error::custom("ranges of a receive area"))
     }
 }
 

@@ -7,6 +7,8 @@
 
 use std::ops::Range;
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
 use crate::keys::ProcessId;
 
 /// Bytes of a page, the unit in which a mapping's memory is reclaimed.
@@ -25,15 +27,27 @@ fn pages_under(range: Range<u32>) -> Range<u32> {
 }
 
 /// The pages of one receiver's mapping.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct AreaPages {
     /// By page number, up to the last touched one: `UNTOUCHED`, `IN_USE`, or the index in the list.
+    #[serde(serialize_with = "without_places")]
     states: Vec<u32>,
     touched: u32,
     idle: u32,
 }
 
+/// Idle pages without their indices in the list, which are other ones when the state is read back.
+fn without_places<S: Serializer>(states: &[u32], serializer: S) -> Result<S::Ok, S::Error> {
+    let place = |state: &u32| if *state < IN_USE { 0 } else { *state };
+    serializer.collect_seq(states.iter().map(place))
+}
+
 impl AreaPages {
+    /// Number of pages up to the last one that holds memory.
+    pub fn known_len(&self) -> usize {
+        self.states.len()
+    }
+
     /// Number of pages that hold memory.
     pub fn touched(&self) -> u32 {
         self.touched
@@ -42,6 +56,18 @@ impl AreaPages {
     /// Number of these pages that are not part of a buffer.
     pub fn idle(&self) -> u32 {
         self.idle
+    }
+
+    /// Restores the index of an idle page in the list after both were read back. False: the page is
+    /// not idle.
+    pub fn restore_place(&mut self, page: u32, place: u32) -> bool {
+        match self.states.get_mut(page as usize) {
+            Some(state) if *state < IN_USE => {
+                *state = place;
+                true
+            }
+            _ => false,
+        }
     }
 
     fn known(&self, pages: Range<u32>) -> Range<usize> {
@@ -230,6 +256,11 @@ impl IdlePages {
         }
     }
 
+    /// The idle pages with their indices in the list.
+    pub fn places(&self) -> impl Iterator<Item = (u32, ProcessId, u32)> {
+        (0..).zip(&self.entries).map(|(place, entry)| (place, entry.process, entry.page))
+    }
+
     /// Checks redundant data. `covered` returns whether a page of a receiver is part of a live
     /// buffer.
     pub fn check<'a>(
@@ -267,17 +298,38 @@ impl IdlePages {
     }
 }
 
+/// The idle pages, least recently used first.
+impl Serialize for IdlePages {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let entry = |at: u32| self.entries.get(at as usize);
+        let all = std::iter::successors(entry(self.coldest), |last| entry(last.warmer));
+        let pages: Vec<_> = all.map(|entry| (entry.process, entry.page)).collect();
+        pages.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for IdlePages {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let pages: Vec<(ProcessId, u32)> = Vec::deserialize(deserializer)?;
+        let mut idle = Self::default();
+        for (process, page) in pages {
+            idle.push_warmest(process, page);
+        }
+        Ok(idle)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+    use keyed_slab::Slab;
     use proptest::prelude::*;
-    use slotmap::SlotMap;
 
     use super::*;
 
     fn processes(count: usize) -> Vec<ProcessId> {
-        let mut map: SlotMap<ProcessId, ()> = SlotMap::with_key();
+        let mut map: Slab<ProcessId, ()> = Slab::default();
         (0..count).map(|_| map.insert(())).collect()
     }
 

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use crate::buffer::allocator::Allocator;
 use crate::buffer::pages::AreaPages;
 use crate::errno::Errno;
@@ -12,7 +14,7 @@ use crate::objects::types::Strength;
 
 /// Layout of a buffer: data, offsets, extra (scatter-gather), the sender's security context; each
 /// padded to 8 bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Layout {
     pub data_size: u64,
     pub offsets_size: u64,
@@ -43,7 +45,7 @@ impl Layout {
 }
 
 /// A count that a buffer holds for an object in it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum HeldObject {
     /// A node of the receiver.
     Node { node: NodeId, strength: Strength },
@@ -52,7 +54,7 @@ pub enum HeldObject {
 }
 
 /// One buffer.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Buffer {
     /// The receiver.
     pub process: ProcessId,
@@ -82,7 +84,7 @@ pub struct Buffer {
 }
 
 /// Kind of object that carries a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FileHolder {
     /// A single descriptor.
     Object,
@@ -91,7 +93,7 @@ pub enum FileHolder {
 }
 
 /// A file in a buffer that is not installed in the receiver yet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileSlot {
     pub file: FileToken,
     /// Offset in the buffer for the receiver's descriptor.
@@ -100,7 +102,7 @@ pub struct FileSlot {
 }
 
 /// A process's mapping and the buffers in it.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct ReceiveArea {
     pub mapping: Mapping,
     pub ranges: Allocator<BufferId>,
@@ -114,9 +116,13 @@ pub struct ReceiveArea {
 }
 
 impl ReceiveArea {
+    /// Bytes of a mapping that are used: whole pages, up to the maximum of the driver.
+    pub fn usable_bytes(mapping: Mapping) -> u32 {
+        (mapping.len.min(MAX_MAPPING) & !4095) as u32
+    }
+
     pub fn new(mapping: Mapping) -> Self {
-        // Whole pages, up to the maximum that the driver uses.
-        let size = (mapping.len.min(MAX_MAPPING) & !4095) as u32;
+        let size = Self::usable_bytes(mapping);
         Self {
             mapping,
             ranges: Allocator::new(size),
@@ -131,7 +137,7 @@ impl ReceiveArea {
 /// One-way buffers of one sender in a mapping. The count is maintained because it is needed for
 /// each one-way call while there is little room, and a mapping holds a quarter of a million
 /// buffers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OnewayShare {
     pub buffers: u32,
     pub bytes: u32,

@@ -1,5 +1,7 @@
 //! Counters of commands, returns and objects.
 
+use serde::{Deserialize, Serialize};
+
 /// Kinds of commands, by their number.
 pub const COMMANDS: [&str; 22] = [
     "BC_TRANSACTION",
@@ -54,14 +56,14 @@ pub const RETURNS: [&str; 23] = [
 ];
 
 /// Commands and returns by number; one that overflows starts again.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Counters {
     pub commands: [u32; COMMANDS.len()],
     pub returns: [u32; RETURNS.len()],
 }
 
 /// Number of objects that were ever created, by kind. (The slabs have the current number.)
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Made {
     pub processes: u32,
     pub threads: u32,
@@ -73,7 +75,7 @@ pub struct Made {
 }
 
 /// All counters.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Statistics {
     pub all: Counters,
     pub made: Made,

@@ -1,5 +1,7 @@
 //! Data structures of trace events and transaction log entries.
 
+use serde::{Deserialize, Serialize};
+
 use crate::keys::ContextId;
 use crate::transaction::types::Kind;
 
@@ -37,7 +39,7 @@ pub enum TraceEvent {
 }
 
 /// The error of a transaction that was refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
     /// The sender's `BR_` word.
     pub word: u32,
@@ -80,7 +82,7 @@ pub struct Sent {
 const KEPT: usize = 32;
 
 /// One transaction, as it was sent.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Entry {
     /// Debug id.
     pub id: u32,
@@ -101,7 +103,7 @@ pub struct Entry {
 }
 
 /// A ring of entries.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Ring {
     entries: Vec<Entry>,
     next: usize,
@@ -115,6 +117,13 @@ impl Ring {
             self.entries[self.next] = entry;
         }
         self.next = (self.next + 1) % KEPT;
+    }
+
+    /// Checks that the next entry has a place.
+    fn check(&self) -> Result<(), String> {
+        let is_growing = self.entries.len() < KEPT && self.next == self.entries.len();
+        let is_full = self.entries.len() == KEPT && self.next < KEPT;
+        if is_growing || is_full { Ok(()) } else { Err("a log has too many entries".into()) }
     }
 
     /// Index of the last entry, if there is one.
@@ -141,10 +150,17 @@ impl Ring {
 }
 
 /// Both logs.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct TransactionLog {
     pub all: Ring,
     pub failed: Ring,
+}
+
+impl TransactionLog {
+    /// Checks that each log has a place for its next entry.
+    pub fn check(&self) -> Result<(), String> {
+        self.all.check().and_then(|()| self.failed.check())
+    }
 }
 
 #[cfg(test)]

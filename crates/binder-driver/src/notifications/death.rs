@@ -1,7 +1,7 @@
 //! Death notifications: requested for a handle, sent when the node's owner dies, can be withdrawn.
 
 use binder_uapi::{BinderHandleCookie, Return};
-use slotmap::KeyData;
+use keyed_slab::Key;
 
 use crate::debug::counters::one_more;
 use crate::driver::Driver;
@@ -96,8 +96,7 @@ impl Driver {
     /// `BC_DEAD_BINDER_DONE`. A cookie that was not sent is ignored.
     pub(crate) fn dead_binder_done(&mut self, process: ProcessId, thread: ThreadId, cookie: u64) {
         let delivered = &mut self.processes[process].delivered_deaths;
-        // Keys count from 1, so this is below all of them.
-        let first = (cookie, DeathId::from(KeyData::from_ffi(0)));
+        let first = (cookie, DeathId::MIN);
         let Some(&(found, death)) = delivered.range(first..).next() else { return };
         if found != cookie {
             return;

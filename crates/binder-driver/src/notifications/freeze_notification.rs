@@ -4,7 +4,7 @@
 //! At most one is unacknowledged: changes before the acknowledgement are sent as one more.
 
 use binder_uapi::{BinderFrozenStateInfo, BinderHandleCookie, Return};
-use slotmap::KeyData;
+use keyed_slab::Key;
 
 use crate::debug::counters::one_more;
 use crate::driver::Driver;
@@ -114,8 +114,7 @@ impl Driver {
         cookie: u64,
     ) -> Result<(), Errno> {
         let sent = &mut self.processes[process].sent_freeze_notifications;
-        // Keys count from 1, so this is below all of them.
-        let first = (cookie, FreezeNotificationId::from(KeyData::from_ffi(0)));
+        let first = (cookie, FreezeNotificationId::MIN);
         let next = sent.range(first..).next().copied();
         let (_, id) = next.filter(|(found, _)| *found == cookie).ok_or(Errno::EINVAL)?;
         sent.remove(&(cookie, id));

@@ -3,12 +3,14 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use crate::errno::Errno;
 use crate::keys::{FreezeId, FreezeNotificationId, ProcessId};
 use crate::write_read::queue::WorkId;
 
 /// State of a death notification.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DeathState {
     /// Registered; no work is queued.
     Armed,
@@ -32,7 +34,7 @@ impl fmt::Display for DeathState {
 }
 
 /// A death notification.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Death {
     pub process: ProcessId,
     pub cookie: u64,
@@ -44,14 +46,14 @@ pub struct Death {
 }
 
 /// State of a node's owner that is reported to watchers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FreezeState {
     Frozen,
     Thawed,
 }
 
 /// Freeze state of a process.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Freezer {
     pub frozen: bool,
     /// A sync call was refused since the freeze.
@@ -69,7 +71,7 @@ pub struct Freezer {
 }
 
 /// A pending `BINDER_FREEZE`.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct FreezeWait {
     /// The open that requested it.
     pub caller: ProcessId,
@@ -91,7 +93,7 @@ pub enum Freeze {
 }
 
 /// A freeze notification.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct FreezeNotification {
     /// The process that receives it.
     pub process: ProcessId,

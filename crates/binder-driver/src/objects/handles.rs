@@ -13,6 +13,30 @@ pub struct Handles {
 }
 
 impl Handles {
+    /// The bitmap in which these handles are taken.
+    pub fn with_taken(taken: impl Iterator<Item = u32>) -> Self {
+        let mut bottom = vec![1];
+        for handle in taken {
+            let word = handle as usize / 64;
+            if bottom.len() <= word {
+                bottom.resize(word + 1, 0);
+            }
+            bottom[word] |= 1 << (handle % 64);
+        }
+        if bottom == [1] {
+            return Self::default();
+        }
+        let mut levels = vec![bottom];
+        while let Some(below) = levels.last().filter(|level| level.len() > 1) {
+            let full = |words: &[u64]| {
+                words.iter().rev().fold(0, |bits, &word| bits << 1 | u64::from(word == u64::MAX))
+            };
+            let level = below.chunks(64).map(full).collect();
+            levels.push(level);
+        }
+        Self { levels }
+    }
+
     /// Takes the lowest free handle, 1 or above.
     pub fn take_lowest(&mut self) -> u32 {
         if self.levels.is_empty() {
@@ -173,6 +197,10 @@ mod tests {
                     prop_assert_eq!(handles.give_back(handle), handle > 0 && free.insert(handle));
                 }
                 prop_assert_eq!(handles.is_taken(handle), handle > 0 && !free.contains(&handle));
+                if handle % 128 == 0 {
+                    let taken = (1..10_000).filter(|handle| !free.contains(handle));
+                    handles = Handles::with_taken(taken);
+                }
             }
         }
     }

@@ -4,14 +4,17 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, DefaultHasher};
 
 use binder_uapi::BinderPtrCookie;
-use slotmap::Key;
+use keyed_slab::Key;
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::keys::{DeathId, FreezeNotificationId, NodeId, ProcessId, RefId, TransactionId};
+use crate::limits::MAX_OBJECTS_A_PROCESS;
 use crate::objects::handles::{Handles, release_excess};
 use crate::write_read::queue::{QueueId, WorkId};
 
 /// The two kinds of reference counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Strength {
     Weak,
     /// Keeps the object itself alive, not only its identity.
@@ -19,7 +22,7 @@ pub enum Strength {
 }
 
 /// Key of one-way calls to a node: a newer call supersedes an older one with the same key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct UpdateKey {
     pub code: u32,
     pub flags: u32,
@@ -27,14 +30,14 @@ pub struct UpdateKey {
 }
 
 /// A queued one-way call with `TF_UPDATE_TXN`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueuedUpdate {
     pub work: WorkId,
     pub transaction: TransactionId,
 }
 
 /// An object of a process.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Node {
     /// Debug id.
     pub id: u32,
@@ -85,7 +88,7 @@ impl Node {
 }
 
 /// A reference to a node of another process.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Reference {
     pub process: ProcessId,
     pub handle: u32,
@@ -152,7 +155,7 @@ impl References {
     pub fn insert(&mut self, handle: u32, node: NodeId, id: RefId) {
         let at = handle as usize;
         if self.by_handle.len() <= at {
-            self.by_handle.resize(at + 1, RefId::null());
+            self.by_handle.resize(at + 1, RefId::NULL);
         }
         self.by_handle[at] = id;
         self.by_node.insert(node, id);
@@ -160,7 +163,7 @@ impl References {
 
     pub fn remove(&mut self, handle: u32, node: NodeId) {
         self.ids.give_back(handle);
-        self.by_handle[handle as usize] = RefId::null();
+        self.by_handle[handle as usize] = RefId::NULL;
         while self.by_handle.last().is_some_and(|id| id.is_null()) {
             self.by_handle.pop();
         }
@@ -169,6 +172,11 @@ impl References {
         if self.by_node.capacity() > 64 && self.by_node.len() < self.by_node.capacity() / 8 {
             self.by_node.shrink_to(self.by_node.capacity() / 4);
         }
+    }
+
+    /// Lists the references by node, after they were read back.
+    pub fn index_nodes(&mut self, node_of: impl Fn(RefId) -> NodeId) {
+        self.by_node = self.iter().map(|id| (node_of(id), id)).collect();
     }
 
     /// Checks redundant data against each other.
@@ -183,5 +191,24 @@ impl References {
             }
         }
         Ok(())
+    }
+}
+
+/// The references by handle; all else follows from them.
+impl Serialize for References {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.by_handle.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for References {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let by_handle: Vec<RefId> = Vec::deserialize(deserializer)?;
+        if by_handle.len() > MAX_OBJECTS_A_PROCESS + 1 || by_handle.last() == Some(&RefId::NULL) {
+            return Err(D::Error::custom("table of handles"));
+        }
+        let taken = (0..).zip(&by_handle).skip(1).filter(|(_, id)| !id.is_null());
+        let ids = Handles::with_taken(taken.map(|(handle, _)| handle));
+        Ok(Self { ids, by_handle, by_node: HashMap::default() })
     }
 }

@@ -6,6 +6,7 @@ use std::fmt;
 use binder_uapi::returns::BR_OK;
 use binder_uapi::{BinderExtendedError, BinderWriteRead};
 use owners::{Owner, Uid};
+use serde::{Deserialize, Serialize};
 
 use crate::buffer::types::ReceiveArea;
 use crate::debug::counters::Counters;
@@ -22,7 +23,7 @@ use crate::write_read::queue::QueueId;
 use crate::write_read::types::WorkScope;
 
 /// A device.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Context {
     pub name: String,
     /// Unlinked: no more opens; removed with its last open.
@@ -36,7 +37,7 @@ pub struct Context {
 }
 
 /// Resources that one owner uses.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Account {
     pub owner: Owner,
     pub opens: usize,
@@ -68,7 +69,7 @@ impl Account {
 }
 
 /// The process that opens a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Opener {
     /// Thread group id, as the host numbers processes.
     pub pid: u32,
@@ -80,7 +81,7 @@ pub struct Opener {
 }
 
 /// An open of a device.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Process {
     pub context: ContextId,
     pub opener: Opener,
@@ -125,7 +126,7 @@ pub struct Process {
 
 /// Whether a process that floods a receiver with one-way calls reads `BR_ONEWAY_SPAM_SUSPECT`
 /// instead of `BR_TRANSACTION_COMPLETE`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SpamDetection {
     /// The initial state.
     Off,
@@ -134,7 +135,7 @@ pub enum SpamDetection {
 }
 
 /// Looper state of a thread.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Looper {
     /// `BC_ENTER_LOOPER`: the application's own thread.
     pub entered: bool,
@@ -167,9 +168,10 @@ impl fmt::Display for Looper {
 }
 
 /// A read that waits for work.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Parked {
     pub caller: Caller,
+    #[serde(with = "crate::state::wire_bytes")]
     pub bwr: BinderWriteRead,
     pub scope: WorkScope,
     /// Distinguishes this wait from earlier ones of the thread.
@@ -179,7 +181,7 @@ pub struct Parked {
 }
 
 /// A thread that has used the open.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Thread {
     pub process: ProcessId,
     pub tid: u32,
@@ -200,12 +202,15 @@ pub struct Thread {
     pub return_error: bool,
     /// A [`Work::ReplyError`] is queued.
     pub reply_error: bool,
+    #[serde(with = "crate::state::wire_bytes")]
     pub extended_error: BinderExtendedError,
     /// Its next ioctl, if it is a read, returns at once: the thread is new, or a descriptor was
     /// closed.
     pub need_return: bool,
     /// The read buffer to which returns were written last, so that the next read need not check it.
     pub good_read_buffer: Option<u64>,
+    /// Not part of a saved state: without it a parcel is read separately.
+    #[serde(skip)]
     pub last_parcel: LastParcel,
     pub parked: Option<Parked>,
     pub fd_delivery: Option<Box<FdDelivery>>,

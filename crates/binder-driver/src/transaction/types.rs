@@ -5,6 +5,7 @@ use std::fmt;
 use binder_uapi::returns::{BR_DEAD_REPLY, BR_FAILED_REPLY};
 use binder_uapi::*;
 use owners::Uid;
+use serde::{Deserialize, Serialize};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use crate::buffer::types::{FileSlot, HeldObject, Layout};
@@ -13,7 +14,7 @@ use crate::host::{Caller, Priority};
 use crate::keys::{BufferId, NodeId, ProcessId, ThreadId, TransactionId};
 
 /// Kind of a transaction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Kind {
     /// The sender waits for the reply.
     Call,
@@ -41,7 +42,7 @@ impl fmt::Display for Kind {
 }
 
 /// One transaction. A one-way call and a reply end when delivered, a call when replied to.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Transaction {
     /// Debug id.
     pub id: u32,
@@ -73,7 +74,7 @@ pub struct Sender {
 }
 
 /// A read whose transaction has file descriptors, until they are installed in the reader.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct FdDelivery {
     /// The read returned without the transaction.
     pub is_deferred: bool,
@@ -137,10 +138,11 @@ pub struct Target {
 }
 
 /// A read that is being served.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct ReadRequest {
     pub caller: Caller,
     pub thread: ThreadId,
+    #[serde(with = "crate::state::wire_bytes")]
     pub bwr: BinderWriteRead,
 }
 

@@ -4,12 +4,14 @@
 //! The wait is bounded by the front end's ticks ([`Driver::release_held_reads`]) and ends at once
 //! for a signal, a thread that polls, and a read that may not wait.
 
+use serde::{Deserialize, Serialize};
+
 use crate::driver::Driver;
 use crate::keys::ThreadId;
 use crate::write_read::types::{HeldReads, Work};
 
 /// Delivery of the `BR_TRANSACTION_COMPLETE` of a thread's last reply.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ReplyComplete {
     /// There is none, or it was delivered.
     #[default]

@@ -1,18 +1,19 @@
 //! Work queues: doubly linked lists in one slab, so that queueing allocates no memory in a steady
 //! state and any item leaves its queue in constant time.
 
-use slotmap::{Key, SlotMap, new_key_type};
+use keyed_slab::{Key, Slab, key_types};
+use serde::{Deserialize, Serialize};
 
 use crate::write_read::types::Work;
 
-new_key_type! {
+key_types! {
     /// One list.
     pub struct QueueId;
     /// One queued item.
     pub struct WorkId;
 }
 
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Entry {
     work: Work,
     queue: QueueId,
@@ -20,7 +21,7 @@ struct Entry {
     next: WorkId,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 struct Head {
     first: WorkId,
     last: WorkId,
@@ -28,10 +29,10 @@ struct Head {
 }
 
 /// All queues of the driver.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Queues {
-    entries: SlotMap<WorkId, Entry>,
-    heads: SlotMap<QueueId, Head>,
+    entries: Slab<WorkId, Entry>,
+    heads: Slab<QueueId, Head>,
 }
 
 impl Queues {
@@ -49,7 +50,7 @@ impl Queues {
     /// Appends an item.
     pub fn push(&mut self, queue: QueueId, work: Work) -> WorkId {
         let previous = self.heads[queue].last;
-        let id = self.entries.insert(Entry { work, queue, previous, next: WorkId::null() });
+        let id = self.entries.insert(Entry { work, queue, previous, next: WorkId::NULL });
         match self.entries.get_mut(previous) {
             Some(entry) => entry.next = id,
             None => self.heads[queue].first = id,
@@ -92,13 +93,38 @@ impl Queues {
 
     /// The items, first to last.
     pub fn iter(&self, queue: QueueId) -> impl Iterator<Item = (WorkId, Work)> {
-        let mut at = self.heads.get(queue).map_or(WorkId::null(), |head| head.first);
+        let mut at = self.heads.get(queue).map_or(WorkId::NULL, |head| head.first);
         std::iter::from_fn(move || {
             let entry = self.entries.get(at)?;
             let item = (at, entry.work);
             at = entry.next;
             Some(item)
         })
+    }
+
+    /// Whether the key is that of a queue.
+    pub fn check_exists(&self, queue: QueueId) -> Result<(), String> {
+        if self.heads.contains_key(queue) { Ok(()) } else { Err(format!("{queue:?} is stale")) }
+    }
+
+    /// Checks that each item is linked in the one queue that it names.
+    pub fn check(&self) -> Result<(), String> {
+        let mut linked = 0;
+        for (queue, head) in self.heads.iter() {
+            let (mut at, mut previous) = (head.first, WorkId::NULL);
+            for _ in 0..head.len {
+                let entry = self.entries.get(at).ok_or_else(|| format!("{queue:?} ends early"))?;
+                if (entry.queue, entry.previous) != (queue, previous) {
+                    return Err(format!("{at:?} is not linked in {queue:?}"));
+                }
+                (previous, at) = (at, entry.next);
+            }
+            if (at, previous) != (WorkId::NULL, head.last) {
+                return Err(format!("{queue:?} is longer than {} items", head.len));
+            }
+            linked += head.len as usize;
+        }
+        if linked == self.entries.len() { Ok(()) } else { Err("an item is in no queue".into()) }
     }
 
     /// Number of queues, and of items in all of them.

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use binder_uapi::BinderWriteRead;
+use serde::{Deserialize, Serialize};
 
 use crate::errno::Errno;
 use crate::keys::{
@@ -10,7 +11,7 @@ use crate::keys::{
 };
 
 /// An item in a queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Work {
     /// A call, one-way call or reply.
     Transaction(TransactionId),
@@ -114,7 +115,7 @@ pub enum Interrupt {
 }
 
 /// The queues from which a thread takes work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WorkScope {
     /// The thread's own queue.
     Thread,
@@ -123,13 +124,13 @@ pub enum WorkScope {
 }
 
 /// Wake-ups for the front end; that of a reader is valid only while the same wait lasts.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Wakes {
     pub queue: VecDeque<Pending>,
     pub next_token: u64,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub enum Pending {
     Reader { thread: ThreadId, token: u64 },
     Poll(ProcessId),

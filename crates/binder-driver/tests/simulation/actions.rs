@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use binder_driver::state::{self, SavedDriver};
 use binder_driver::*;
 use binder_uapi::*;
 
@@ -24,6 +25,13 @@ const MANAGER: Option<FlatBinderObject> = Some(FlatBinderObject {
 /// ascending.
 pub const UPDATE_CODE: u32 = u32::MAX;
 
+/// How often the driver is replaced by one that is read back from its state.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Restarts {
+    Never,
+    EveryStep,
+}
+
 pub struct Simulation {
     pub step: u64,
     pub digest: u64,
@@ -32,6 +40,7 @@ pub struct Simulation {
     /// Number of each return that was received.
     pub returns: BTreeMap<u32, u64>,
     random: Random,
+    restarts: Restarts,
     pub world: World,
     contexts: [ContextId; 2],
     clients: BTreeMap<ProcessId, Client>,
@@ -43,7 +52,7 @@ pub struct Simulation {
 }
 
 impl Simulation {
-    pub fn new(seed: u64) -> Self {
+    pub fn new(seed: u64, restarts: Restarts) -> Self {
         let (mut world, first) = World::new();
         // The invariants are checked once a step.
         world.unchecked = true;
@@ -55,6 +64,7 @@ impl Simulation {
             log: VecDeque::new(),
             returns: BTreeMap::new(),
             random: Random::new(seed),
+            restarts,
             world,
             contexts,
             clients: BTreeMap::new(),
@@ -95,13 +105,37 @@ impl Simulation {
             23 => self.release_held(),
             _ => self.act(),
         }
-        let sound = self.world.driver.check_invariants();
-        sound.unwrap_or_else(|broken| panic!("{broken}"));
+        self.check();
         self.world.check_files();
         // A front end may be slow: many events can occur between a wake-up and the reader's return.
         if !self.random.one_in(3) {
             self.drain();
         }
+    }
+
+    /// Checks the invariants, by a restart if there are any: wake-ups and deliveries are pending.
+    fn check(&mut self) {
+        match self.restarts {
+            Restarts::Never => {
+                let sound = self.world.driver.check_invariants();
+                sound.unwrap_or_else(|broken| panic!("{broken}"));
+            }
+            Restarts::EveryStep => self.restart(),
+        }
+    }
+
+    /// Replaces the driver by one that is read back from its state.
+    fn restart(&mut self) {
+        let written = state::write(&SavedDriver::new(&self.world.driver)).expect("it is written");
+        let read: SavedDriver<Driver> = state::read(&written).expect("it is read");
+        self.world.driver = read.verify().unwrap_or_else(|error| panic!("{error}"));
+        let again = state::write(&SavedDriver::new(&self.world.driver)).expect("it is written");
+        assert!(written == again, "the state changes when it is read back");
+    }
+
+    /// Adds the text of the logs to the digest.
+    pub fn fold_text(&mut self, text: &str) {
+        text.bytes().for_each(|byte| self.fold(byte.into()));
     }
 
     /// Under memory pressure some idle pages are reclaimed, and the contents of the mappings with
@@ -126,8 +160,8 @@ impl Simulation {
         for (id, result) in std::mem::take(&mut self.world.frozen) {
             self.freeze_ended(id, result);
         }
+        self.check();
         let driver = &self.world.driver;
-        driver.check_invariants().unwrap_or_else(|broken| panic!("{broken}"));
         driver.check_all_woken().unwrap_or_else(|broken| panic!("{broken}"));
         if self.step.is_multiple_of(16) {
             self.check_waiting_threads();

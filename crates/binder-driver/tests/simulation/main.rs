@@ -15,8 +15,11 @@ mod client;
 mod random;
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
-use actions::Simulation;
+use actions::{Restarts, Simulation};
+use binder_driver::Driver;
+use binder_driver::state::{self, SavedDriver};
 use binder_uapi::returns::*;
 
 fn setting(name: &str, default: u64) -> u64 {
@@ -38,14 +41,15 @@ impl Drop for Report<'_> {
     }
 }
 
-/// Runs a seed; returns a digest of everything that its clients received.
-fn run(seed: u64, steps: u64) -> u64 {
-    let mut simulation = Simulation::new(seed);
+/// Runs a seed; returns a digest of everything that its clients received, and of the logs.
+fn run(seed: u64, steps: u64, restarts: Restarts) -> u64 {
+    let mut simulation = Simulation::new(seed, restarts);
     let report = Report(&mut simulation, seed);
     for _ in 0..steps {
         report.0.step();
         if report.0.step % 100 == 0 {
-            print_all(&report.0.world.driver);
+            let text = print_all(&report.0.world.driver);
+            report.0.fold_text(&text);
         }
         if report.0.step % 5_000 == 0 {
             report.0.end();
@@ -57,11 +61,12 @@ fn run(seed: u64, steps: u64) -> u64 {
 }
 
 /// The logs can be printed in any state of the driver.
-fn print_all(driver: &binder_driver::Driver) {
+fn print_all(driver: &Driver) -> String {
     let text =
         driver.state() + &driver.transactions() + &driver.stats() + &driver.transaction_log();
     let processes: usize = driver.pids().iter().map(|&pid| driver.process_state(pid).len()).sum();
     assert!(processes <= text.len());
+    text
 }
 
 /// Checks that every kind of return occurred in a long run, which would test little otherwise.
@@ -118,7 +123,7 @@ fn random_worlds_keep_every_invariant_and_end_empty() {
     let (runs, steps) = if steps > 100_000 { (steps / 100_000, 100_000) } else { (1, steps) };
     let runs = runs * setting("HEADROOM_SEEDS", 1);
     for done in 0..runs {
-        let digest = run(seed + done, steps);
+        let digest = run(seed + done, steps, Restarts::Never);
         if runs < 100 || done % 10_000 == 9_999 {
             println!(
                 "seed {}: {steps} steps, digest {digest:016x}; {} done",
@@ -131,6 +136,37 @@ fn random_worlds_keep_every_invariant_and_end_empty() {
 
 #[test]
 fn a_seed_replays_exactly() {
-    assert_eq!(run(7, 1_500), run(7, 1_500));
-    assert_ne!(run(7, 1_500), run(8, 1_500));
+    let run = |seed| run(seed, 1_500, Restarts::Never);
+    assert_eq!(run(7), run(7));
+    assert_ne!(run(7), run(8));
+}
+
+/// A state that a program wrote whose format had this version. `HEADROOM_WRITE_STATE=1` writes that
+/// of the current format: only before its release.
+#[test]
+fn states_of_released_formats_are_read() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/states");
+    let current = folder.join(state::VERSION.to_string());
+    if std::env::var_os("HEADROOM_WRITE_STATE").is_some() {
+        let mut simulation = Simulation::new(4, Restarts::Never);
+        (0..400).for_each(|_| simulation.step());
+        let written = state::write(&SavedDriver::new(&simulation.world.driver)).unwrap();
+        std::fs::write(&current, written).unwrap();
+    }
+    for version in 1..=state::VERSION {
+        let bytes = std::fs::read(folder.join(version.to_string())).unwrap();
+        let driver = state::read::<SavedDriver<Driver>>(&bytes).unwrap().verify().unwrap();
+        assert!(driver.snapshot().transactions.len() > 3, "version {version}: an empty state");
+        let written = state::write(&SavedDriver::new(&driver)).unwrap();
+        assert!(version < state::VERSION || written == bytes, "the format has changed: {version}");
+    }
+}
+
+#[test]
+fn a_restart_at_every_step_changes_no_transcript() {
+    let (seed, steps) = (setting("HEADROOM_SEED", 4), setting("HEADROOM_STEPS", 1_000));
+    for seed in seed..seed + setting("HEADROOM_SEEDS", 3) {
+        let expected = run(seed, steps, Restarts::Never);
+        assert_eq!(run(seed, steps, Restarts::EveryStep), expected, "seed {seed}");
+    }
 }

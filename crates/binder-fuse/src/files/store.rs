@@ -5,25 +5,25 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 
 use binder_driver::{Errno, FileToken};
-use slotmap::{Key, KeyData, SlotMap, new_key_type};
+use keyed_slab::{Key, Slab, key_types};
 
 use super::closing::{Charge, ClientFile, Closers, exhausted};
 use super::registers::SUPPORTED;
 use crate::task_watch::{TaskKind, pidfd_of};
 
-new_key_type! {
+key_types! {
     struct FileKey;
 }
 
 /// See the module's documentation.
 pub(crate) struct Store {
-    files: SlotMap<FileKey, Arc<ClientFile>>,
+    files: Slab<FileKey, Arc<ClientFile>>,
     closers: Closers,
 }
 
 impl Store {
     pub(crate) fn new(closers: Closers) -> Self {
-        Self { files: SlotMap::with_key(), closers }
+        Self { files: Slab::default(), closers }
     }
 
     /// Fetches the file behind `fd` of a thread that is in an ioctl on our device.
@@ -39,15 +39,15 @@ impl Store {
             refused(error)
         })?;
         let key = self.files.insert(Arc::new(self.closers.hold(file, charge)));
-        Ok(FileToken(key.data().as_ffi()))
+        Ok(FileToken(key.number()))
     }
 
     pub(crate) fn get(&self, token: FileToken) -> Option<Arc<ClientFile>> {
-        self.files.get(KeyData::from_ffi(token.0).into()).map(Arc::clone)
+        self.files.get(FileKey::from_number(token.0)).map(Arc::clone)
     }
 
     pub(crate) fn drop(&mut self, token: FileToken) {
-        self.files.remove(KeyData::from_ffi(token.0).into());
+        self.files.remove(FileKey::from_number(token.0));
     }
 }
 

@@ -1,5 +1,6 @@
 //! Independent checks of the driver's state: everything that is stored redundantly, or that must
-//! have a reason to exist, is recomputed from scratch. For tests and simulators.
+//! have a reason to exist, is recomputed from scratch. For states that were read back, and for
+//! tests and simulators.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -55,7 +56,7 @@ impl Driver {
 
     /// Each account is charged exactly for its opens and its messages.
     fn check_accounts(&self) -> Result<(), String> {
-        for (id, account) in &self.accounts {
+        for (id, account) in self.accounts.iter() {
             let owner = account.owner;
             let opens = || self.processes.values().filter(|process| process.account == id);
             let objects = opens().map(|open| {
@@ -95,7 +96,7 @@ impl Driver {
     /// Once all wake-ups were handled, no parked thread may have work to take.
     #[doc(hidden)]
     pub fn check_all_woken(&self) -> Result<(), String> {
-        for (id, thread) in &self.threads {
+        for (id, thread) in self.threads.iter() {
             let Some(parked) = thread.parked else { continue };
             let forgotten = parked.woken || self.has_work(id, parked.scope);
             ensure!(!forgotten, "{id:?} sleeps over its work");
@@ -155,7 +156,7 @@ impl Driver {
     fn check_threads(&self) -> Result<(), String> {
         let listed: usize = self.processes.values().map(|process| process.threads.len()).sum();
         ensure!(listed == self.threads.len(), "{listed} of {} threads listed", self.threads.len());
-        for (id, thread) in &self.threads {
+        for (id, thread) in self.threads.iter() {
             let work = || self.queues.iter(thread.todo).map(|(_, work)| work);
             let errors = work().filter(|w| matches!(w, Work::ReturnError(_) | Work::Error(_)));
             ensure!(errors.count() == thread.return_error.into(), "return errors of {id:?}");
@@ -169,7 +170,7 @@ impl Driver {
                 ensure!(member, "the stack of {id:?} holds a foreign call {call:?}");
             }
         }
-        for (id, process) in &self.processes {
+        for (id, process) in self.processes.iter() {
             let opens = self.contexts.get(process.context).map(|context| context.opens);
             ensure!(opens > Some(0), "{id:?} has no context");
         }
@@ -179,7 +180,7 @@ impl Driver {
     /// Every parked reader that has work is woken, and work of a process wakes one of the readers
     /// that would take it.
     fn check_wakes(&self) -> Result<(), String> {
-        for (id, thread) in &self.threads {
+        for (id, thread) in self.threads.iter() {
             let Some(parked) = thread.parked else { continue };
             ensure!(thread.fd_delivery.is_none(), "{id:?} is parked with a file delivery");
             let own = self.has_work(id, WorkScope::Thread);
@@ -194,7 +195,7 @@ impl Driver {
         let is_listed = |thread: &Thread| usize::from(thread.is_listed_as_holding);
         let wrong = self.threads.iter().find(|&(id, thread)| listed(id) != is_listed(thread));
         ensure!(wrong.is_none(), "{wrong:?} is listed as holding");
-        for (id, process) in &self.processes {
+        for (id, process) in self.processes.iter() {
             let slots = self.buffers.values().filter(|b| b.process == id && b.holds_oneway_slot);
             ensure!(slots.count() == process.oneway_slots, "one-way slots of {id:?}");
             let known = process.idle.iter().all(|&thread| self.threads.contains_key(thread));
@@ -211,7 +212,7 @@ impl Driver {
 
     fn check_buffers(&self) -> Result<(), String> {
         let mut listed = 0;
-        for (id, process) in &self.processes {
+        for (id, process) in self.processes.iter() {
             let Some(area) = &process.area else { continue };
             area.ranges.check().map_err(|error| format!("{id:?}: {error}"))?;
             let mut oneway = 0;
@@ -233,14 +234,16 @@ impl Driver {
             }
             let half = area.ranges.size() / 2;
             let free = area.free_oneway;
-            ensure!(free + oneway == half, "{id:?}: {free} + {oneway} async of {half}");
+            ensure!(
+                u64::from(free) + u64::from(oneway) == u64::from(half),
+                "{id:?}: {free} + {oneway} async of {half}"
+            );
             ensure!(shares == area.oneway_shares, "{id:?}: senders of one-way calls");
         }
         let areas = self.processes.iter().filter_map(|(id, p)| Some((id, &p.area.as_ref()?.pages)));
         self.idle_pages.check(areas, |id, page| {
             let area = self.processes[id].area.as_ref();
-            let (from, to) = (page * PAGE, (page + 1) * PAGE);
-            area.is_some_and(|a| a.ranges.live().any(|(at, len, _)| at < to && at + len > from))
+            area.is_some_and(|area| area.ranges.covers(page * PAGE..(page + 1) * PAGE))
         })?;
         ensure!(listed == self.buffers.len(), "{listed} of {} buffers listed", self.buffers.len());
         Ok(())
@@ -255,7 +258,7 @@ impl Driver {
         }
         let mut below: BTreeSet<TransactionId> = BTreeSet::new();
         below.extend(self.transactions.values().filter_map(|t| t.from_parent));
-        for (id, entry) in &self.transactions {
+        for (id, entry) in self.transactions.iter() {
             let deliveries = self.threads.values().filter_map(|thread| thread.fd_delivery.as_ref());
             let deliveries = deliveries.filter(|delivery| delivery.transaction == id).count();
             let in_queues = queued.get(&Item::Transaction(id)).map_or(0, Vec::len) + deliveries;
@@ -278,7 +281,7 @@ impl Driver {
             }
             ensure!(entry.buffer.is_some() || in_queues == 0, "{id:?} lost its buffer");
         }
-        for (id, buffer) in &self.buffers {
+        for (id, buffer) in self.buffers.iter() {
             let Some(transaction) = buffer.transaction else { continue };
             let back = self.transactions.get(transaction).and_then(|t| t.buffer);
             ensure!(back == Some(id), "{id:?} and its transaction disagree");
@@ -301,7 +304,7 @@ impl Driver {
             account.refs += 1;
             account.internal_strong += u32::from(reference.strong > 0);
         }
-        for (id, buffer) in &self.buffers {
+        for (id, buffer) in self.buffers.iter() {
             for object in &buffer.held {
                 if let HeldObject::Node { node, strength } = *object {
                     let account = accounts.entry(node).or_default();
@@ -321,7 +324,7 @@ impl Driver {
             account.local_strong += 1;
             account.local_weak += 1;
         }
-        for (id, node) in &self.nodes {
+        for (id, node) in self.nodes.iter() {
             let account = accounts.entry(id).or_default();
             account.local_strong += u32::from(node.pending_strong);
             account.local_weak += u32::from(node.pending_weak);
@@ -332,7 +335,7 @@ impl Driver {
     fn check_nodes(&self) -> Result<(), String> {
         let accounts = self.node_accounts()?;
         ensure!(accounts.len() == self.nodes.len(), "a reference to a removed node");
-        for (id, node) in &self.nodes {
+        for (id, node) in self.nodes.iter() {
             let kept = NodeAccount {
                 internal_strong: node.internal_strong,
                 refs: node.ref_count,
@@ -355,7 +358,16 @@ impl Driver {
             let linked = std::iter::successors(node.first_ref, |&at| {
                 self.refs.get(at).and_then(|reference| reference.next_of_node)
             });
-            ensure!(linked.count() == node.ref_count as usize, "the list of {id:?}'s references");
+            // One more than expected shows that the list is longer, or never ends.
+            let linked = linked.take(node.ref_count as usize + 1).collect::<Vec<_>>();
+            ensure!(linked.len() == node.ref_count as usize, "the list of {id:?}'s references");
+            let mut previous = None;
+            for &at in &linked {
+                let entry = &self.refs[at];
+                let is_next = (entry.node, entry.previous_of_node) == (id, previous);
+                ensure!(is_next, "{at:?} in the list of {id:?}'s references");
+                previous = Some(at);
+            }
             let used = node.ref_count > 0 || node.local_weak > 0 || node.local_strong > 0;
             let Some(owner) = node.owner else {
                 ensure!(node.ref_count > 0, "dead {id:?} leaks");
@@ -378,12 +390,12 @@ impl Driver {
 
     fn check_refs(&self) -> Result<(), String> {
         let mut listed = 0;
-        for (id, process) in &self.processes {
+        for (id, process) in self.processes.iter() {
             process.refs.check().map_err(|error| format!("{id:?}: {error}"))?;
             listed += process.refs.len();
         }
         ensure!(listed == self.refs.len(), "{listed} of {} refs listed", self.refs.len());
-        for (id, entry) in &self.refs {
+        for (id, entry) in self.refs.iter() {
             ensure!(entry.strong > 0 || entry.weak > 0, "{id:?} leaks");
             let process = &self.processes[entry.process];
             let found = process.refs.get(entry.handle);
@@ -397,7 +409,7 @@ impl Driver {
     fn check_deaths(&self, queued: &BTreeMap<Item, Vec<WorkId>>) -> Result<(), String> {
         use DeathState::*;
         let registered: BTreeSet<_> = self.refs.values().filter_map(|entry| entry.death).collect();
-        for (id, death) in &self.deaths {
+        for (id, death) in self.deaths.iter() {
             let items = queued.get(&Item::Death(id)).map_or(&[][..], Vec::as_slice);
             let work = Vec::from_iter(death.work);
             ensure!(items == work, "{id:?} ({}) is queued as {items:?}", death.state);
@@ -412,7 +424,7 @@ impl Driver {
             };
             ensure!(alive, "{id:?} is {} without a reason", death.state);
         }
-        for (id, process) in &self.processes {
+        for (id, process) in self.processes.iter() {
             let counted = self.deaths.values().filter(|death| death.process == id).count();
             ensure!(counted == process.deaths, "{id:?} counts {} deaths", process.deaths);
         }
@@ -427,7 +439,7 @@ impl Driver {
     }
 
     fn check_freezes(&self, queued: &BTreeMap<Item, Vec<WorkId>>) -> Result<(), String> {
-        for (id, process) in &self.processes {
+        for (id, process) in self.processes.iter() {
             let outstanding = self.transactions.values().filter(|t| t.to == Some(id)).count();
             let freezer = &process.freezer;
             let kept = freezer.outstanding;
@@ -445,11 +457,11 @@ impl Driver {
             );
         }
         let alive = |id: &ProcessId| self.processes.contains_key(*id);
-        for (id, wait) in &self.freezes {
+        for (id, wait) in self.freezes.iter() {
             ensure!(alive(&wait.caller) && wait.targets.iter().all(alive), "{id:?} is stale");
         }
         let registered: BTreeSet<_> = self.refs.values().filter_map(|entry| entry.freeze).collect();
-        for (id, entry) in &self.freeze_notifications {
+        for (id, entry) in self.freeze_notifications.iter() {
             let items = queued.get(&Item::FreezeNotification(id)).map_or(&[][..], Vec::as_slice);
             ensure!(items == Vec::from_iter(entry.work), "{id:?} is queued as {items:?}");
             let listed = &self.processes[entry.process].sent_freeze_notifications;

@@ -1,0 +1,166 @@
+//! The driver's state as bytes, and its verification when it is read back.
+//!
+//! [`write`] and [`read`] add and check the envelope of a whole daemon's state; [`SavedDriver`] is
+//! the driver's part. The format is documented in `docs/design/upgrade.md`.
+
+mod invariants;
+mod keys;
+mod restore;
+pub(crate) mod wire_bytes;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::driver::Driver;
+
+const MAGIC: [u8; 8] = *b"HDRMSTAT";
+/// The format's version. It changes with each change of a serialised type, and a state of the
+/// version before must still be readable.
+pub const VERSION: u32 = 1;
+/// Magic, version, checksum, length.
+const HEADER: usize = 8 + 4 + 4 + 8;
+
+/// Why a state cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StateError {
+    /// The bytes do not start with the magic number, or end too early.
+    #[error("this is not a state of headroom-binderd")]
+    NotAState,
+    /// The state was written by a later program.
+    #[error(
+        "the state has format {0}, but this program reads format {VERSION} at most: upgrade to a \
+         program that is as new as the running one"
+    )]
+    Newer(u32),
+    /// The format of the state is no longer supported.
+    #[error(
+        "the state has format {0}, which this program no longer reads: upgrade to an older one \
+         first"
+    )]
+    Older(u32),
+    /// The bytes were changed since they were written.
+    #[error("the checksum or the length of the state is wrong")]
+    Corrupt,
+    /// A value cannot be decoded.
+    #[error("the state cannot be decoded: {0}")]
+    Malformed(String),
+    /// The decoded values contradict each other.
+    #[error("the state is inconsistent: {0}")]
+    Inconsistent(String),
+}
+
+/// Serialises a state with its envelope.
+pub fn write(state: &impl Serialize) -> Result<Vec<u8>, StateError> {
+    let malformed = |error: postcard::Error| StateError::Malformed(error.to_string());
+    postcard::to_extend(state, vec![0; HEADER]).map(seal).map_err(malformed)
+}
+
+/// Fills the header in front of a payload.
+fn seal(mut bytes: Vec<u8>) -> Vec<u8> {
+    let (header, payload) = bytes.split_at_mut(HEADER);
+    header[..8].copy_from_slice(&MAGIC);
+    header[8..12].copy_from_slice(&VERSION.to_le_bytes());
+    header[12..16].copy_from_slice(&crc32fast::hash(payload).to_le_bytes());
+    header[16..].copy_from_slice(&(payload.len() as u64).to_le_bytes());
+    bytes
+}
+
+/// Corrects the header of changed bytes, so that a fuzzer reaches what is behind it. False: there
+/// is no room for a header.
+#[doc(hidden)]
+pub fn reseal(bytes: &mut Vec<u8>) -> bool {
+    let has_header = bytes.len() >= HEADER;
+    if has_header {
+        *bytes = seal(std::mem::take(bytes));
+    }
+    has_header
+}
+
+/// Reads a state that [`write`] has written. Its memory is proportional to the length of `bytes`.
+pub fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, StateError> {
+    let (header, payload) = bytes.split_at_checked(HEADER).ok_or(StateError::NotAState)?;
+    if header[..8] != MAGIC {
+        return Err(StateError::NotAState);
+    }
+    let number =
+        |at: usize| header[at..].first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
+    let length = header[16..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+    match number(8) {
+        VERSION => {}
+        newer if newer > VERSION => return Err(StateError::Newer(newer)),
+        older => return Err(StateError::Older(older)),
+    }
+    if length != payload.len() as u64 || number(12) != crc32fast::hash(payload) {
+        return Err(StateError::Corrupt);
+    }
+    match postcard::take_from_bytes(payload) {
+        Ok((state, [])) => Ok(state),
+        Ok(_) => Err(StateError::Malformed("bytes follow its end".into())),
+        Err(error) => Err(StateError::Malformed(error.to_string())),
+    }
+}
+
+/// A driver that is written, or that was read and is not verified yet.
+#[derive(Debug)]
+pub struct SavedDriver<T>(T);
+
+impl<'a> SavedDriver<&'a Driver> {
+    /// The driver, to be written. A running trace is left out.
+    pub fn new(driver: &'a Driver) -> Self {
+        Self(driver)
+    }
+}
+
+impl SavedDriver<Driver> {
+    /// Verifies every invariant. The driver then behaves as the one that was written.
+    pub fn verify(self) -> Result<Driver, StateError> {
+        let mut driver = self.0;
+        driver.restore().map_err(StateError::Inconsistent)?;
+        Ok(driver)
+    }
+}
+
+impl Serialize for SavedDriver<&Driver> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Driver::serialize(self.0, serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for SavedDriver<Driver> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Driver::deserialize(deserializer).map(Self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state() -> Vec<u8> {
+        let mut driver = Driver::new();
+        driver.add_context("binder");
+        write(&SavedDriver::new(&driver)).unwrap()
+    }
+
+    fn refusal(change: impl FnOnce(&mut Vec<u8>)) -> StateError {
+        let mut bytes = state();
+        change(&mut bytes);
+        read::<SavedDriver<Driver>>(&bytes).unwrap_err()
+    }
+
+    #[test]
+    fn a_driver_is_read_back() {
+        let driver = read::<SavedDriver<Driver>>(&state()).unwrap().verify().unwrap();
+        assert_eq!(driver.snapshot().contexts[0].name, "binder");
+    }
+
+    #[test]
+    fn bytes_of_another_kind_version_or_content_are_refused() {
+        assert_eq!(refusal(Vec::clear), StateError::NotAState);
+        assert_eq!(refusal(|bytes| bytes[0] ^= 1), StateError::NotAState);
+        assert_eq!(refusal(|bytes| bytes[8] = 2), StateError::Newer(2));
+        assert_eq!(refusal(|bytes| bytes[8] = 0), StateError::Older(0));
+        assert_eq!(refusal(|bytes| bytes.push(0)), StateError::Corrupt);
+        assert_eq!(refusal(|bytes| *bytes.last_mut().unwrap() ^= 1), StateError::Corrupt);
+    }
+}

@@ -1,3 +1,0 @@
-//! For tests, simulators and fuzzers only; not called by any program.
-
-mod invariants;
