@@ -111,6 +111,10 @@ impl Driver {
     pub fn interrupt(&mut self, process: ProcessId, tid: u32) -> Interrupt {
         let Some(thread) = self.known_thread(process, tid) else { return Interrupt::NotParked };
         if self.threads[thread].parked.is_some() && self.end_hold(thread) {
+            // The front end may have taken an earlier wake-up of this wait without resuming it.
+            if let Some(parked) = &mut self.threads[thread].parked {
+                parked.woken = false;
+            }
             self.wake_thread(thread);
             return Interrupt::Woken;
         }

@@ -1,6 +1,6 @@
 //! Held confirmations: the `BR_TRANSACTION_COMPLETE` of a reply waits for the next item.
 
-use binder_driver::{Caller, HeldReads, Interrupt, Waiting};
+use binder_driver::{Caller, HeldReads, Interrupt, Waiting, Wake};
 use binder_uapi::*;
 
 use crate::common::*;
@@ -64,6 +64,21 @@ fn a_signal_delivers_a_held_confirmation() {
     assert_eq!(world.woken(server).work_returns(), [Return::TransactionComplete]);
     world.park(server, &[]);
     assert!(world.interrupt(server), "there is nothing to deliver any more");
+}
+
+/// The front end takes a wake-up, finds that it cannot access the reader's memory, and ends the
+/// read as a signal would.
+#[test]
+fn a_signal_after_a_wake_up_that_was_taken_wakes_the_reader_again() {
+    let (mut world, server, client) = server_that_holds();
+    let call = world.call(client, 0, &Parcel::default());
+    world.park(client, &[call]);
+    let woken = Wake::Reader { process: server.process, tid: server.tid };
+    assert_eq!(world.driver.next_wake(), Some(woken));
+    assert_eq!(world.driver.interrupt(server.process, server.tid), Interrupt::Woken);
+    let seen = world.woken(server);
+    let returns = seen.work_returns();
+    assert!(matches!(returns, [Return::TransactionComplete, ..]), "{returns:?}");
 }
 
 #[test]
