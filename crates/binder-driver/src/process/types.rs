@@ -209,7 +209,7 @@ pub struct Thread {
     pub need_return: bool,
     /// The read buffer to which returns were written last, so that the next read need not check it.
     pub good_read_buffer: Option<u64>,
-    /// Not part of a saved state: without it a parcel is read separately.
+    /// Not serialised: without it, the next parcels are not read ahead.
     #[serde(skip)]
     pub last_parcel: LastParcel,
     pub parked: Option<Parked>,
