@@ -10,7 +10,7 @@ use std::path::Path;
 use serde::Serialize;
 
 use crate::oomd::{Counters, Histogram, UserLimit};
-use crate::{Client, ControlError, binderd, oomd};
+use crate::{Client, ControlError, Uid, binderd, oomd};
 
 /// Size of a page in [`binderd::Status`], bytes.
 const PAGE: u64 = 4096;
@@ -89,8 +89,11 @@ fn query_binderd(path: &Path) -> Result<Binderd, ControlError> {
     }
 }
 
-/// Renders the text.
-pub fn text(sources: &Sources) -> String {
+/// Name of a user; `None`: it has none.
+pub type NameOf = fn(Uid) -> Option<String>;
+
+/// Renders the text. With `names`, samples of users have a label `user` beside `uid`.
+pub fn text(sources: &Sources, names: Option<NameOf>) -> String {
     let mut page = Page::default();
     for (name, lost) in
         [("oomd", sources.oomd.as_ref().err()), ("binderd", sources.binderd.as_ref().err())]
@@ -103,7 +106,7 @@ pub fn text(sources: &Sources) -> String {
     page.sample("headroom_up", &[("daemon", "oomd")], u64::from(sources.oomd.is_ok()));
     page.sample("headroom_up", &[("daemon", "binderd")], u64::from(sources.binderd.is_ok()));
     if let Ok(state) = &sources.oomd {
-        write_oomd(&mut page, state);
+        write_oomd(&mut page, state, names);
     }
     if let Ok(state) = &sources.binderd {
         write_binderd(&mut page, state);
@@ -161,7 +164,7 @@ fn seconds(micros: u64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-fn write_oomd(page: &mut Page, state: &Oomd) {
+fn write_oomd(page: &mut Page, state: &Oomd, names: Option<NameOf>) {
     let Oomd { status, limits, counters } = state;
     let name = "headroom_oomd_info";
     page.family(name, "gauge", "The daemon's version, and how it watches memory.");
@@ -177,7 +180,7 @@ fn write_oomd(page: &mut Page, state: &Oomd) {
     page.one("headroom_limited_cgroups", "gauge", "Cgroups and sessions with a limit.", cgroups);
     let (of_cgroups, of_users): (Vec<_>, Vec<_>) =
         limits.iter().partition(|limit| limit.cgroup.is_some());
-    write_users(page, &of_users);
+    write_users(page, &of_users, names);
     write_cgroups(page, &of_cgroups);
     write_kills(page, counters);
     page.one(
@@ -203,7 +206,7 @@ fn write_oomd(page: &mut Page, state: &Oomd) {
 /// A gauge of each limit: name, help, value.
 type Gauge = (&'static str, &'static str, fn(&UserLimit) -> u64);
 
-fn write_users(page: &mut Page, limits: &[&UserLimit]) {
+fn write_users(page: &mut Page, limits: &[&UserLimit], names: Option<NameOf>) {
     let gauges: [Gauge; 6] = [
         ("headroom_user_memory_bytes", "Memory charged to the user.", |it| it.used_bytes),
         ("headroom_user_memory_limit_bytes", "The user's hard limit.", |it| it.hard_bytes),
@@ -213,8 +216,12 @@ fn write_users(page: &mut Page, limits: &[&UserLimit]) {
         ("headroom_user_memory_reserved_bytes", "Leased, not yet touched.", |it| it.leased_bytes),
     ];
     write_gauges(page, &gauges, limits, |limit| match &limit.group {
-        Some(group) => ("group", group.clone()),
-        None => ("uid", limit.account.uid.to_string()),
+        Some(group) => vec![("group", group.clone())],
+        None => {
+            let name = names.and_then(|name_of| name_of(Uid(limit.account.uid)));
+            let uid = ("uid", limit.account.uid.to_string());
+            [uid].into_iter().chain(name.map(|name| ("user", name))).collect()
+        }
     });
 }
 
@@ -227,22 +234,23 @@ fn write_cgroups(page: &mut Page, limits: &[&UserLimit]) {
         ("headroom_cgroup_memory_dying_bytes", "Of victims not gone yet.", |it| it.dying_bytes),
     ];
     write_gauges(page, &gauges, limits, |limit| {
-        ("cgroup", limit.cgroup.clone().unwrap_or_default())
+        vec![("cgroup", limit.cgroup.clone().unwrap_or_default())]
     });
 }
 
-/// `label`: kind and name of a limit's owner.
+/// `labels`: kind and name of a limit's owner.
 fn write_gauges(
     page: &mut Page,
     gauges: &[Gauge],
     limits: &[&UserLimit],
-    label: fn(&UserLimit) -> (&'static str, String),
+    labels: impl Fn(&UserLimit) -> Vec<(&'static str, String)>,
 ) {
     for (name, help, value) in gauges {
         page.family(name, "gauge", help);
         for limit in limits {
-            let (kind, whose) = label(limit);
-            page.sample(name, &[(kind, &whose)], value(limit));
+            let labels = labels(limit);
+            let labels: Vec<_> = labels.iter().map(|(kind, whose)| (*kind, &**whose)).collect();
+            page.sample(name, &labels, value(limit));
         }
     }
 }
@@ -364,7 +372,7 @@ mod tests {
     #[test]
     fn a_missing_daemon_is_reported() {
         let nowhere = Path::new("/nonexistent/x.sock");
-        let text = text(&collect(nowhere, nowhere));
+        let text = text(&collect(nowhere, nowhere), None);
         assert!(
             text.contains("# headroom-binderd: no daemon listens on /nonexistent/x.sock"),
             "{text}"
@@ -394,8 +402,10 @@ mod tests {
         let mut page = Page::default();
         page.histogram("t", "T.", &histogram);
         let lines: Vec<&str> = page.text.lines().collect();
-        assert_eq!(lines[2], "t_bucket{le=\"0.0001\"} 2");
-        assert_eq!(lines[3], "t_bucket{le=\"0.001\"} 3");
+        let at = |le: &str| lines.iter().find(|line| line.contains(&format!("\"{le}\""))).unwrap();
+        assert_eq!(at("0.00005"), &"t_bucket{le=\"0.00005\"} 1");
+        assert_eq!(at("0.0001"), &"t_bucket{le=\"0.0001\"} 2");
+        assert_eq!(at("0.00025"), &"t_bucket{le=\"0.00025\"} 3");
         assert_eq!(lines[2 + oomd::BOUNDS_US.len()], "t_bucket{le=\"+Inf\"} 4");
         assert_eq!(lines.last(), Some(&"t_count 4"));
     }

@@ -268,7 +268,11 @@ pub struct Kills {
 
 /// Upper bounds of a histogram's buckets, microseconds; what is longer is in one bucket more. From
 /// a kill in the page fault to a victim that hardly gets a CPU.
-pub const BOUNDS_US: [u64; 6] = [100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000];
+#[rustfmt::skip]
+pub const BOUNDS_US: [u64; 19] = [
+    10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000,
+    100_000, 250_000, 500_000, 1_000_000, 2_500_000, 5_000_000, 10_000_000,
+];
 
 /// Durations, counted in buckets.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

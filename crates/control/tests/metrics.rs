@@ -170,7 +170,7 @@ fn sources() -> Sources {
 
 #[test]
 fn all_that_is_counted_is_read_back() {
-    let families = parse(&text(&sources()));
+    let families = parse(&text(&sources(), None));
     let value = |name: &str, labels: &[(&str, &str)]| {
         let family = families.values().flat_map(|family| &family.samples);
         let has = |of: &BTreeMap<String, String>| {
@@ -200,8 +200,19 @@ fn all_that_is_counted_is_read_back() {
 }
 
 #[test]
+fn users_have_a_second_label_with_their_names_on_request() {
+    let name_of = |uid: Uid| (uid == Uid(1001)).then(|| "al\"ice".to_owned());
+    let families = parse(&text(&sources(), Some(name_of)));
+    let samples = &families["headroom_user_memory_bytes"].samples;
+    let labels: Vec<_> =
+        samples.iter().map(|sample| (&sample.1["uid"], sample.1.get("user"))).collect();
+    let (without, with) = (&"1000".to_owned(), &"1001".to_owned());
+    assert_eq!(labels, [(without, None), (with, Some(&"al\"ice".to_owned()))]);
+}
+
+#[test]
 fn a_daemon_that_does_not_answer_is_a_comment_and_a_zero() {
-    let output = text(&Sources { oomd: Err("gone\naway".into()), ..sources() });
+    let output = text(&Sources { oomd: Err("gone\naway".into()), ..sources() }, None);
     assert!(output.starts_with("# headroom-oomd: gone away\n"), "{output}");
     let families = parse(&output);
     let up = &families["headroom_up"].samples;

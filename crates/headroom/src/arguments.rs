@@ -10,6 +10,15 @@ use crate::helpers::output::Format;
 use crate::helpers::size::{Amount, Size};
 use crate::helpers::user::User;
 
+/// Labels of users' metrics.
+#[derive(Clone, Copy, Debug)]
+pub enum UserLabels {
+    /// `uid`.
+    Uid,
+    /// `uid` and `user`.
+    UidAndName,
+}
+
 /// Names the socket of the daemon that a process belongs to.
 pub const BINDERD_SOCKET_VARIABLE: &str = "HEADROOM_BINDERD_SOCKET";
 /// Names the socket of `headroom-oomd`.
@@ -87,7 +96,11 @@ pub enum Command {
     /// Show kills and warnings as desktop notifications (notify-send) or lines, until interrupted
     Notify,
     /// Print the counters of both daemons for Prometheus (exit code 1 if none runs)
-    Metrics,
+    Metrics {
+        /// Add the label `user` with the name of the user
+        #[arg(long)]
+        user_names: bool,
+    },
     /// Show usage, limits, growth and time to the limit, continuously; keys set limits (`?`: help)
     Top(Top),
     /// Explain the latest decisions, newest first

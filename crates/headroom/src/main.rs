@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use headroom_daemon::options;
 
-use arguments::{Arguments, BinderCommand, Command, OomCommand};
+use arguments::{Arguments, BinderCommand, Command, OomCommand, UserLabels};
 use commands::{
     binder, completions, config, container, doctor, explain, kill, limit, metrics, notify, oom,
     reserve, run, run_oom_killer, status, top, up, why,
@@ -44,7 +44,10 @@ fn dispatch(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         Command::RunOomKiller { user } => run_oom_killer::run_oom_killer(globals, user.as_ref())?,
         Command::Status => return status::status(globals),
         Command::Notify => notify::notify(globals)?,
-        Command::Metrics => return metrics::metrics(globals),
+        Command::Metrics { user_names } => {
+            let labels = if *user_names { UserLabels::UidAndName } else { UserLabels::Uid };
+            return metrics::metrics(globals, labels);
+        }
         Command::Top(options) => top::top(globals, options)?,
         Command::Why { number, follow: true, .. } => why::follow(globals, *number)?,
         Command::Why { number, id, .. } => why::why(globals, *number, *id)?,

@@ -2,8 +2,8 @@
 //!
 //! ```toml
 //! [metrics]
-//! textfile = "/var/lib/headroom/headroom.prom"   # written every so often, as a whole
 //! textfile = "/var/lib/headroom/headroom.prom"   # replaced atomically at each interval
+//! user-names = true                              # users have a label with their name
 //!
 //! [hooks]
 //! before = ["/usr/local/sbin/save-what-can-be-saved", "now"]
@@ -24,9 +24,9 @@ use toml::de::DeValue;
 
 use super::diagnostic::ConfigDiagnostic;
 use super::diagnostic::hint;
-use super::system::{not_in_range, number};
+use super::system::{not_in_range, number, truth};
 
-pub(crate) const METRICS_KEYS: &[&str] = &["textfile", "interval-s"];
+pub(crate) const METRICS_KEYS: &[&str] = &["textfile", "interval-s", "user-names"];
 pub(crate) const HOOKS_KEYS: &[&str] = &["before", "budget-ms", "after", "warn"];
 pub(crate) const WARNINGS_KEYS: &[&str] = &["interval-s"];
 /// Keys of earlier versions: accepted without effect, with a hint.
@@ -63,6 +63,8 @@ pub struct Metrics {
     pub textfile: Option<PathBuf>,
     /// Interval of writing the file, seconds.
     pub interval_s: u64,
+    /// Whether users have a label with their name.
+    pub user_names: bool,
 }
 
 /// Commands of the hooks; an empty one is not run.
@@ -103,7 +105,7 @@ impl Default for NotificationConfig {
         let none = Vec::new;
         Self {
             // Common scrape interval of node_exporter, seconds.
-            metrics: Metrics { textfile: None, interval_s: 15 },
+            metrics: Metrics { textfile: None, interval_s: 15, user_names: false },
             hooks: Hooks { before: none(), budget_ms: 20, after: none(), warn: none() },
             warnings: Warnings { interval_s: 60 },
             obsolete: none(),
@@ -140,6 +142,7 @@ impl NotificationConfig {
         for (key, value) in self.keys(section, METRICS_KEYS, "metrics")? {
             match key {
                 "textfile" => self.metrics.textfile = Some(absolute(value)?),
+                "user-names" => self.metrics.user_names = truth(value)?,
                 _ => self.metrics.interval_s = at_least_one(value, MOST_INTERVAL_S)?,
             }
         }
@@ -335,12 +338,12 @@ mod tests {
     #[test]
     fn settings_are_read_and_shown() {
         let config = parsed(
-            "[metrics]\ntextfile = \"/a/b.prom\"\ninterval-s = 5\n\
+            "[metrics]\ntextfile = \"/a/b.prom\"\ninterval-s = 5\nuser-names = true\n\
              [hooks]\nbefore = [\"/bin/true\", \"x\"]\nbudget-ms = 7\nafter = [\"/bin/true\"]\n\
              [warnings]\ninterval-s = 9\n",
         )
         .unwrap();
-        assert_eq!(config.metrics.interval_s, 5);
+        assert_eq!((config.metrics.interval_s, config.metrics.user_names), (5, true));
         assert_eq!((config.hooks.before.len(), config.hooks.budget_ms), (2, 7));
         assert_eq!(config.warnings, Warnings { interval_s: 9 });
         assert_eq!(config.obsolete, [] as [String; 0]);

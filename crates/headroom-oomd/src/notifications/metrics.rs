@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-use control::metrics::{collect, text};
+use control::metrics::{NameOf, collect, text};
+use headroom_daemon::user_database;
 
 use super::use_ordinary_priority;
 use crate::config::notifications::Metrics;
@@ -77,7 +78,9 @@ impl Work {
 
     fn export(&self, metrics: &Metrics) -> Result<(), String> {
         let Some(file) = &metrics.textfile else { return Ok(()) };
-        let text = text(&collect(&self.oomd, &self.binderd));
+        let name_of: NameOf = |uid| user_database::name_of(uid).ok().flatten();
+        let names = metrics.user_names.then_some(name_of);
+        let text = text(&collect(&self.oomd, &self.binderd), names);
         write(file, &text).map_err(|e| format!("{}: {e}", file.display()))
     }
 }

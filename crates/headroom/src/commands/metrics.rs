@@ -2,15 +2,19 @@
 
 use std::process::ExitCode;
 
-use control::metrics;
+use control::metrics::{self, NameOf};
 
-use crate::arguments::Globals;
-use crate::helpers::output;
+use crate::arguments::{Globals, UserLabels};
+use crate::helpers::{output, user};
 
 /// Runs the command. The exit code is 1 if no daemon runs.
-pub fn metrics(globals: &Globals) -> anyhow::Result<ExitCode> {
+pub fn metrics(globals: &Globals, labels: UserLabels) -> anyhow::Result<ExitCode> {
     let sources = metrics::collect(&globals.oomd_socket, &globals.binderd_socket);
-    output::print_as(globals.format(), &sources, || metrics::text(&sources))?;
+    let names: Option<NameOf> = match labels {
+        UserLabels::Uid => None,
+        UserLabels::UidAndName => Some(|uid| Some(user::name(uid))),
+    };
+    output::print_as(globals.format(), &sources, || metrics::text(&sources, names))?;
     let runs = sources.oomd.is_ok() || sources.binderd.is_ok();
     Ok(if runs { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
