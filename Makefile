@@ -63,6 +63,7 @@ lint: setup-lint
 	scripts/lint-lines
 	scripts/lint-words
 	mandoc -T lint -W warning dist/man/*
+	PATH="$$PATH:$(target)/tools/usr/bin" promtool test rules dist/prometheus/headroom.test.yml
 	cargo test --locked --quiet --workspace --test dependencies
 
 install:
