@@ -3,9 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::process::{Child, ExitStatus};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
 
 use memory_ledger::Uid;
 use memory_ledger::backstop::Backstop;
@@ -15,8 +13,6 @@ use crate::notifications::use_ordinary_priority;
 
 /// The program that sets properties of units.
 pub const SYSTEMCTL: &str = "systemctl";
-/// Interval of checking whether the program has exited.
-const TICK: Duration = Duration::from_millis(5);
 
 #[derive(Default)]
 struct Pending {
@@ -116,7 +112,7 @@ fn set(program: &str, uid: Uid, backstop: Option<Backstop>) -> Result<(), String
         format!("the backstop of user {uid} is not set: {why}; it needs systemd as service manager")
     };
     let child = hooks::start(&command(program, uid, backstop), "backstop", &[]).map_err(failed)?;
-    match wait(child) {
+    match hooks::wait(child, |_| ()) {
         Ok(Some(status)) if status.success() => Ok(()),
         Ok(Some(status)) => Err(failed(format!("{program}: {status}"))),
         Ok(None) => Err(failed(format!("{program} has not exited after {MOST_RUN:?}"))),
@@ -124,26 +120,11 @@ fn set(program: &str, uid: Uid, backstop: Option<Backstop>) -> Result<(), String
     }
 }
 
-/// Waits for the program, and kills it when it exceeds [`MOST_RUN`]: `None`.
-fn wait(mut child: Child) -> io::Result<Option<ExitStatus>> {
-    let end = Instant::now() + MOST_RUN;
-    loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(Some(status));
-        }
-        if Instant::now() >= end {
-            child.kill()?;
-            child.wait()?;
-            return Ok(None);
-        }
-        std::thread::sleep(TICK);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
     use std::path::{Path, PathBuf};
+    use std::time::{Duration, Instant};
 
     use super::*;
 

@@ -1,11 +1,14 @@
 //! Programs that the administrator configured.
 
+use std::io;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// Maximum run time of a program; then it is killed.
 pub const MOST_RUN: Duration = Duration::from_secs(10);
+/// Interval of checking whether a program has exited.
+const TICK: Duration = Duration::from_millis(1);
 /// Maximum number of programs at a time: more would need memory when it is short.
 const AT_A_TIME: usize = 4;
 
@@ -35,6 +38,25 @@ pub fn start(program: &[String], hook: &str, facts: &[Fact]) -> Result<Child, St
         });
     }
     command.spawn().map_err(|error| format!("hook {hook:?}: {path} cannot be started: {error}"))
+}
+
+/// Waits until the program has exited; calls `on_tick` with its run time meanwhile. Kills it after
+/// [`MOST_RUN`]: `None`.
+pub fn wait(mut child: Child, mut on_tick: impl FnMut(Duration)) -> io::Result<Option<ExitStatus>> {
+    let started = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        let took = started.elapsed();
+        if took >= MOST_RUN {
+            child.kill()?;
+            child.wait()?;
+            return Ok(None);
+        }
+        on_tick(took);
+        std::thread::sleep(TICK);
+    }
 }
 
 /// Programs that run in the background.

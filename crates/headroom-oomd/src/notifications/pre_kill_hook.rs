@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use std::process::Child;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use control::oomd::Trigger;
 use memory_ledger::Uid;
@@ -18,9 +18,6 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use super::hooks::{self, MOST_RUN};
 use super::use_ordinary_priority;
 use crate::config::notifications::Hooks;
-
-/// Interval of checking whether a program has exited.
-const TICK: Duration = Duration::from_millis(1);
 
 /// Facts about the victim, for the program's environment.
 #[derive(Clone, Copy, Debug)]
@@ -146,12 +143,10 @@ fn serve(shared: &Shared) {
     }
 }
 
-/// Returns when the program has exited. Kills it after [`MOST_RUN`].
-fn wait(mut child: Child, budget_ms: u64) {
-    let started = Instant::now();
+/// Returns when the program has exited or was killed.
+fn wait(child: Child, budget_ms: u64) {
     let mut logged = false;
-    while let Ok(None) = child.try_wait() {
-        let took = started.elapsed();
+    let status = hooks::wait(child, |took| {
         if took > Duration::from_millis(budget_ms) && !logged {
             tracing::warn!(
                 budget_ms,
@@ -159,12 +154,8 @@ fn wait(mut child: Child, budget_ms: u64) {
             );
             logged = true;
         }
-        if took > MOST_RUN {
-            tracing::warn!("the pre-kill program was killed: it ran for {MOST_RUN:?}");
-            let _ = child.kill();
-            let _ = child.wait();
-            return;
-        }
-        std::thread::sleep(TICK);
+    });
+    if let Ok(None) = status {
+        tracing::warn!("the pre-kill program was killed: it ran for {MOST_RUN:?}");
     }
 }
