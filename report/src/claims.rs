@@ -202,10 +202,12 @@ impl Claim {
             AtLeast => value >= anchor,
         };
         let inside = |(low, high)| holds(low) || holds(high);
-        let verdict = match () {
-            () if holds(ours.value) => Verdict::Met,
-            () if pivot::interval(view, ours).is_some_and(inside) => Verdict::WithinError,
-            () => Verdict::Missed,
+        let verdict = if holds(ours.value) {
+            Verdict::Met
+        } else if pivot::interval(view, ours).is_some_and(inside) {
+            Verdict::WithinError
+        } else {
+            Verdict::Missed
         };
         let place = place(view, &ours.case);
         Some(Comparison { ours: ours.clone(), place, anchor, anchor_name, verdict })

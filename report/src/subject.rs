@@ -82,13 +82,14 @@ pub fn natural(name: &str) -> String {
 pub fn look(name: &str) -> Look {
     let (ours, published) = (is_ours(name), is_published(name));
     let has = |part: &str| name.contains(part);
-    let colour = if ours {
-        match () {
-            () if has("6.12") => 0,
-            () if has("6.1") => 8,
-            () if has("7.") || has("notify") => 1,
-            () => 0,
-        }
+    let colour = if ours && has("6.12") {
+        0
+    } else if ours && has("6.1") {
+        8
+    } else if ours && (has("7.") || has("notify")) {
+        1
+    } else if ours {
+        0
     } else if has("naive") {
         7
     } else if has("kernel-6.12") || has("C driver") || has("earlyoom") {
