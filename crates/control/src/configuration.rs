@@ -8,6 +8,12 @@ use serde::{Deserialize, Serialize};
 pub struct Configuration {
     /// The files that were read, in their order.
     pub files: Vec<String>,
+    /// Decisions are recorded, and no process is killed.
+    #[serde(default)]
+    pub observe: bool,
+    /// The slices of limited users have a limit of the memory controller as well.
+    #[serde(default)]
+    pub backstop: bool,
     /// Sorted by uid, then the default limit.
     pub limits: Vec<ConfiguredLimit>,
     /// `None`: system memory is not monitored.

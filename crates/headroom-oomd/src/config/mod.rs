@@ -384,6 +384,8 @@ impl Config {
             self.cgroups.iter().map(|it| limit(it.pattern.to_string(), Vec::new(), &it.limit));
         Configuration {
             files: self.files.iter().map(|path| path.display().to_string()).collect(),
+            observe: self.enforcement == Enforcement::Observe,
+            backstop: self.backstop,
             limits: users.chain(default_limit).chain(cgroups).collect(),
             machine: self.machine.map(|levels| MachineLevels {
                 soft: levels.soft.to_string(),

@@ -66,6 +66,9 @@ fn text(configuration: &Configuration) -> String {
     } else {
         format!("{}\n", files.join(", "))
     };
+    if configuration.observe {
+        text.push_str("observe  no process is killed; decisions are recorded\n");
+    }
     for limit in limits {
         let name = match limit.user.parse() {
             Ok(uid) => user::name(Uid(uid)),
@@ -89,6 +92,9 @@ fn text(configuration: &Configuration) -> String {
             counts => format!(", of {}", counts.join(", ")),
         };
         let _ = writeln!(text, "limit    {name}: {hard}, soft {soft}{of}");
+    }
+    if configuration.backstop {
+        text.push_str("backstop systemd limits the slice of each limited user except root\n");
     }
     match machine {
         Some(levels) => describe_levels(&mut text, levels),
@@ -151,6 +157,8 @@ mod tests {
         };
         let configuration = Configuration {
             files: vec!["/a.toml".into(), "/a.d/b.toml".into()],
+            observe: true,
+            backstop: true,
             limits: vec![limit("4000000000"), limit("*"), limit("@both"), limit("/a/ci-*")],
             machine: None,
             rules: vec!["avoid: every process".into()],
@@ -159,11 +167,13 @@ mod tests {
             warnings: Vec::new(),
         };
         let expected = "/a.toml, /a.d/b.toml\n\
+                        observe  no process is killed; decisions are recorded\n\
                         limit    4000000000: 2.0 GiB, soft 1.0 GiB\n\
                         limit    every ordinary user (uid 1000 to 2000): \
                         2.0 GiB, soft 1.0 GiB, of anon, file\n\
                         limit    @both (4000000001, 4000000002, together): 2.0 GiB, soft 1.0 GiB\n\
                         limit    cgroups /a/ci-*, each: 2.0 GiB, soft 1.0 GiB\n\
+                        backstop systemd limits the slice of each limited user except root\n\
                         machine  not monitored\n\
                         rule     avoid: every process\n\
                         notify   metrics on /run/m\n";
