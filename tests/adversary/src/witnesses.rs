@@ -7,8 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use anyhow::{Context, ensure};
+use harness::MIB;
 use harness::daemon::Daemon;
 use harness::users::{Uid, map_subordinate};
+use machine_memory::Meminfo;
 
 use crate::attack::{ATTACKER, RECEIVER, Witness};
 use crate::run::programs;
@@ -161,10 +163,8 @@ pub struct Swap;
 
 impl Witness for Swap {
     fn missing(&self) -> Option<&'static str> {
-        let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-        let free = meminfo.lines().find_map(|line| line.strip_prefix("SwapFree:"));
-        let free = free.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
-        (free.unwrap_or(0) < 400 * 1024).then_some("it needs 400 MiB of free swap")
+        let free = Meminfo::read(Path::new("/proc")).ok().and_then(|meminfo| meminfo.swap_free);
+        (free.unwrap_or(0) < 400 * MIB).then_some("it needs 400 MiB of free swap")
     }
 }
 
