@@ -22,6 +22,15 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Duration for which memory must be held to count as held.
 const SUSTAINED: Duration = Duration::from_secs(1);
 
+/// Priority of a thread.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Priority {
+    /// That of the program that starts the thread.
+    Ordinary,
+    /// Above programs that keep all CPUs busy.
+    High,
+}
+
 /// Calls a closure repeatedly until it is stopped, and keeps its results.
 struct Repeated<T> {
     stop: Arc<AtomicBool>,
@@ -29,10 +38,17 @@ struct Repeated<T> {
 }
 
 impl<T: Send + 'static> Repeated<T> {
-    fn start(pause: Duration, mut work: impl FnMut() -> T + Send + 'static) -> Self {
+    fn start(
+        pause: Duration,
+        priority: Priority,
+        mut work: impl FnMut() -> T + Send + 'static,
+    ) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         let thread = std::thread::spawn(move || {
+            if priority == Priority::High {
+                raise_priority();
+            }
             let mut found = Vec::new();
             while !stopped.load(Ordering::Relaxed) {
                 found.push(work());
@@ -55,8 +71,7 @@ pub struct MemorySampler(Repeated<(Instant, Held)>);
 impl MemorySampler {
     /// Starts the thread. The user's programs may have a control group.
     pub fn start(user: User, group: Option<Arc<MemoryGroup>>) -> Self {
-        be_quick();
-        Self(Repeated::start(PAUSE, move || {
+        Self(Repeated::start(PAUSE, Priority::High, move || {
             let charged = group.as_ref().map_or(0, |group| group.charged());
             (Instant::now(), Held { charged, ..memory::held_by(user) })
         }))
@@ -68,9 +83,8 @@ impl MemorySampler {
     }
 }
 
-/// Raises the priority of the calling thread and its children: samples are taken in time although
-/// all CPUs are busy.
-fn be_quick() {
+/// Raises the priority of the calling thread. Programs that it starts would inherit it.
+fn raise_priority() {
     // SAFETY: the call takes integers; 0 is the calling thread.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -15) };
 }
@@ -118,7 +132,7 @@ pub struct RequestSampler(Repeated<Option<Duration>>);
 impl RequestSampler {
     /// Starts the thread: a connection and a `status` request each time, as `headroom status` does.
     pub fn start(socket: PathBuf) -> Self {
-        Self(Repeated::start(REQUEST_PAUSE, move || {
+        Self(Repeated::start(REQUEST_PAUSE, Priority::Ordinary, move || {
             let begun = Instant::now();
             let answer = Client::connect(&socket, PATIENCE)
                 .and_then(|client| client.call(&json!({"request": "status"})));

@@ -57,9 +57,12 @@ impl Outcome for ProgramOutcome {
 
 /// Runs it without a limit, and then with each of the two limits.
 pub fn play(program: &Program, backend: Backend, effort: Effort) -> anyhow::Result<ProgramOutcome> {
-    let peak = run(program, effort.seconds, None)?;
-    ensure!(peak.finished, "{} fails without a limit:\n{}", program.name, peak.log);
-    let peak = peak.held;
+    // The limited runs are not sampled: measuring many processes occupies a CPU.
+    let memory = MemorySampler::start(INNOCENT, None);
+    let unlimited = run(program, effort.seconds, None);
+    let peak = memory.end().peak();
+    let unlimited = unlimited?;
+    ensure!(unlimited.finished, "{} fails without a limit:\n{}", program.name, unlimited.log);
     let mut checks = Vec::new();
 
     let limit = peak.total() * ENOUGH_PERCENT / 100;
@@ -91,7 +94,6 @@ pub fn play(program: &Program, backend: Backend, effort: Effort) -> anyhow::Resu
 
 /// Result of a run.
 struct Run {
-    held: Held,
     /// The program succeeded.
     finished: bool,
     /// The process that must be the victim if there is one.
@@ -119,7 +121,6 @@ fn run(program: &Program, seconds: u32, limit: Option<(Backend, u64)>) -> anyhow
         .stderr(fs::File::options().append(true).open(&log)?)
         .spawn()
         .context("cannot start unshare")?;
-    let memory = MemorySampler::start(INNOCENT, None);
     let end = Instant::now() + Duration::from_secs(seconds.into()) + PATIENCE;
     let status = loop {
         match child.try_wait()? {
@@ -128,13 +129,11 @@ fn run(program: &Program, seconds: u32, limit: Option<(Backend, u64)>) -> anyhow
             None => std::thread::sleep(Duration::from_millis(20)),
         }
     };
-    let held = memory.end().peak();
     drop(ended);
     let _ = child.wait();
     let victims = daemon.as_ref().map(victims).transpose()?.unwrap_or_default();
     let grower = fs::read_to_string(folder.path().join("home/grower")).ok();
     Ok(Run {
-        held,
         finished: status.is_some_and(|status| status.success()),
         grower: grower.and_then(|pid| pid.trim().parse().ok()),
         victims,
