@@ -37,6 +37,9 @@ const RAISE_SHARE: u64 = 64;
 /// No process is read for an account with a sum below the soft limit by this fraction of it.
 const CLEAR_SHARE: u64 = 16;
 
+/// Memory of no listed process is being freed if it has fallen by this fraction while a kill waits.
+const FALLING_SHARE: u64 = 4;
+
 const NS_PER_MS: u64 = 1_000_000;
 
 /// Usage of an account by its processes' resident sets, bytes. Victims that are exiting do not
@@ -156,7 +159,7 @@ pub struct Order {
     pub account: AccountId,
     /// Its sum now, bytes.
     pub summed_bytes: u64,
-    /// Bytes: no process need be read if usage without reading any is at most this.
+    /// Bytes: no more processes need be read if usage by those read so far is at most this.
     pub enough_bytes: u64,
     /// Bytes: processes may be skipped if at most this is charged to them together.
     pub tolerated_bytes: u64,
@@ -172,7 +175,7 @@ pub enum Effort {
     /// As many as can be read within [`READ_MS`], starting with those that were not read for
     /// longest.
     Some,
-    /// All processes: a kill depends on the measurement.
+    /// All processes, until usage is low enough: a kill depends on the measurement.
     All,
 }
 
@@ -184,8 +187,10 @@ pub struct Measurement {
     /// Actual usage minus the order's `summed_bytes`. Memory that could not be read is counted as
     /// in the sum.
     pub difference_bytes: i64,
-    /// Part of the order's `summed_bytes` that belongs to no listed process: a fork in progress
-    /// already has its pages charged, but is not visible as a process yet.
+    /// Part of the order's `summed_bytes` that belongs to no process: a fork in progress already
+    /// has its pages charged, but is not visible as a process yet, and a process that has exited
+    /// still has those that it has not freed yet. It includes processes that [`Effort::Some`]
+    /// excludes and that were never read.
     pub unlisted_bytes: u64,
     /// How usage was measured.
     pub source: UsageSource,
@@ -200,8 +205,10 @@ pub struct SumCorrection {
     pub bytes: i64,
     /// The sum that was measured, bytes.
     pub summed_bytes: u64,
-    /// Part of [`Sum::unconfirmed_bytes`] that was measured.
-    pub confirmed_bytes: u64,
+    /// [`Sum::unconfirmed_bytes`] when the measurement began.
+    pub unconfirmed_bytes: u64,
+    /// Part of `summed_bytes` that is unconfirmed from now on.
+    pub unlisted_bytes: u64,
 }
 
 /// Input of the decision to measure an account.
@@ -229,11 +236,29 @@ struct State {
     controller: ControllerUse,
     /// Time since which a kill waits, nanoseconds.
     waiting_ns: Option<u64>,
+    /// Memory of no listed process when the wait began, or was extended last, bytes.
+    unlisted_bytes: Option<u64>,
     /// Time when the next measurement is due, nanoseconds.
     due_ns: u64,
 }
 
 impl State {
+    /// Ends or extends the wait of a kill. A fork ends soon, and a process that has exited frees
+    /// its memory, which takes seconds for many large processes on a busy machine. But another
+    /// process that reads it can keep the memory for any time: if it does not fall, it counts in
+    /// full after a while.
+    fn measured_unlisted(&mut self, unlisted_bytes: u64, small: u64, now_ns: u64) {
+        if unlisted_bytes <= small {
+            (self.waiting_ns, self.unlisted_bytes) = (None, None);
+            return;
+        }
+        let falls = |before: u64| unlisted_bytes <= before - before / FALLING_SHARE;
+        if self.unlisted_bytes.is_none_or(falls) {
+            self.unlisted_bytes = Some(unlisted_bytes);
+            self.waiting_ns = self.waiting_ns.map(|_| now_ns);
+        }
+    }
+
     /// Earliest begin of the next measurement, nanoseconds. The first one may begin at once.
     fn next_ns(&self, awaited: Awaited, now_ns: u64) -> u64 {
         self.ended_ns.map_or(now_ns, |ended_ns| ended_ns + pause_ns(self.cost_ns, awaited))
@@ -287,16 +312,16 @@ impl Measurements {
         }
         state.running = Some(sum);
         let soft = limit.soft_bytes();
-        let enough_bytes = soft - soft / CLEAR_SHARE;
+        let (effort, enough_bytes) = match awaited {
+            Awaited::No => (Effort::Some, soft - soft / CLEAR_SHARE),
+            Awaited::Yes => (Effort::All, soft),
+        };
         Some(Order {
             account,
             summed_bytes: sum.summed_bytes,
             enough_bytes,
             tolerated_bytes: soft / RAISE_SHARE,
-            effort: match awaited {
-                Awaited::No => Effort::Some,
-                Awaited::Yes => Effort::All,
-            },
+            effort,
             controller: match state.controller {
                 ControllerUse::Allowed => controller,
                 ControllerUse::Excluded => ControllerUse::Excluded,
@@ -329,11 +354,7 @@ impl Measurements {
         state.ended_ns = Some(now_ns);
         state.cost_ns = measurement.cost_ns;
         state.source = measurement.source;
-        // A fork ends soon. Memory of a process that has exited can stay as long as another process
-        // reads it, and counts in full after a while.
-        if measurement.unlisted_bytes <= small {
-            state.waiting_ns = None;
-        }
+        state.measured_unlisted(measurement.unlisted_bytes, small, now_ns);
         state.due_ns = state.next_ns(Awaited::No, now_ns);
         // Usage cannot be negative.
         let least = -i64::try_from(sum.summed_bytes).unwrap_or(i64::MAX);
@@ -347,7 +368,8 @@ impl Measurements {
         Some(SumCorrection {
             bytes: if raises_little { 0 } else { bytes },
             summed_bytes: sum.summed_bytes,
-            confirmed_bytes: sum.unconfirmed_bytes.saturating_sub(measurement.unlisted_bytes),
+            unconfirmed_bytes: sum.unconfirmed_bytes,
+            unlisted_bytes: measurement.unlisted_bytes.min(sum.summed_bytes),
         })
     }
 

@@ -104,7 +104,8 @@ impl World {
             self.measurements.end(measurement, summed_bytes, limit(), self.now_ns).unwrap();
         assert!(correction.summed_bytes == order.summed_bytes);
         self.correction = correction.bytes;
-        self.unconfirmed -= correction.confirmed_bytes;
+        self.unconfirmed -= correction.unconfirmed_bytes;
+        assert_eq!(correction.unlisted_bytes, 0);
         self.measured_ns = self.now_ns;
     }
 
@@ -331,8 +332,8 @@ fn pages_of_a_fork_in_progress_stay_unconfirmed_for_a_bounded_time() {
             cost_ns: MS,
         };
         let end = measurements.end(measurement, 600 * MIB, limit(), now_ns).unwrap();
-        let left = sum.unconfirmed_bytes - end.confirmed_bytes;
-        let sum = Sum { unconfirmed_bytes: left, ..sum };
+        assert_eq!(end.unconfirmed_bytes, sum.unconfirmed_bytes);
+        let sum = Sum { unconfirmed_bytes: end.unlisted_bytes, ..sum };
         measurements.may_kill(ACCOUNT, sum, limit(), now_ns)
     };
     while now_ns < PATIENCE_MS * MS {
@@ -342,4 +343,37 @@ fn pages_of_a_fork_in_progress_stay_unconfirmed_for_a_bounded_time() {
     assert!(measurements.may_kill(ACCOUNT, sum, limit(), now_ns));
     let mut measurements = Measurements::default();
     assert!(may_kill(&mut measurements, 0, now_ns), "all of them were measured");
+}
+
+#[test]
+fn a_kill_waits_for_memory_of_exited_processes_while_it_falls() {
+    // Memory of no process, MiB, every 400 ms.
+    let last_wait = |unlisted: &[u64]| {
+        let mut measurements = Measurements::default();
+        let waits = unlisted.iter().enumerate().take_while(|(at, mib)| {
+            let now_ns = *at as u64 * 400 * MS;
+            let unlisted_bytes = **mib * MIB;
+            let summed_bytes = 300 * MIB + unlisted_bytes;
+            let sum = Sum { summed_bytes, unconfirmed_bytes: unlisted_bytes, correction_bytes: 0 };
+            if measurements.may_kill(ACCOUNT, sum, limit(), now_ns) {
+                return false;
+            }
+            let controller = ControllerUse::Excluded;
+            let need = Need { sum, limit: limit(), demand: Demand::Usage, controller };
+            measurements.begin(ACCOUNT, need, now_ns).unwrap();
+            let measurement = Measurement {
+                account: ACCOUNT,
+                difference_bytes: 0,
+                unlisted_bytes,
+                source: UsageSource::Pss,
+                cost_ns: MS,
+            };
+            let end = measurements.end(measurement, summed_bytes, limit(), now_ns).unwrap();
+            end.unlisted_bytes == unlisted_bytes
+        });
+        waits.count()
+    };
+    assert_eq!(last_wait(&[800, 700, 600, 500, 450, 380, 330, 280, 240, 200]), 10);
+    assert_eq!(last_wait(&[800, 790, 780, 770, 760, 750]), 3, "it hardly falls");
+    assert_eq!(last_wait(&[800, 600, 600, 600, 600, 600]), 4, "it falls no more");
 }

@@ -275,7 +275,7 @@ impl Watch for ProcPoller {
     fn correct(&mut self, account: AccountId, correction: Correction) -> Result<(), NotifierError> {
         let user = self.user(account)?;
         user.usage.correction_pages = correction.pages;
-        user.measured_pages = correction.summed_pages;
+        user.measured_pages = correction.summed_pages.saturating_sub(correction.unlisted_pages);
         user.usage.unconfirmed_pages =
             user.usage.summed_pages().saturating_sub(user.measured_pages);
         user.reported = false;

@@ -49,7 +49,9 @@ pub struct Correction {
     /// [`Usage::summed_pages`] at that time.
     pub summed_pages: u64,
     /// [`Usage::unconfirmed_pages`] at that time: these are confirmed, or corrected, from now on.
-    pub confirmed_pages: u64,
+    pub unconfirmed_pages: u64,
+    /// Part of `summed_pages` that is unconfirmed from now on: it belongs to no process.
+    pub unlisted_pages: u64,
 }
 
 /// A user's account.

@@ -305,7 +305,8 @@ fn a_fork_kills_not_even_the_armed_victim_before_it_is_measured() {
     let measured = Correction {
         pages: -9000,
         summed_pages: usage.summed_pages(),
-        confirmed_pages: usage.unconfirmed_pages,
+        unconfirmed_pages: usage.unconfirmed_pages,
+        unlisted_pages: 0,
     };
     notifier.correct(uid.into(), measured).unwrap();
     hog.execute("touch 100");

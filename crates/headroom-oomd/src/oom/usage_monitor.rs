@@ -186,7 +186,8 @@ impl UsageMonitor {
         let correction = Correction {
             pages: end.bytes / page_bytes as i64,
             summed_pages: end.summed_bytes / page_bytes,
-            confirmed_pages: end.confirmed_bytes / page_bytes,
+            unconfirmed_pages: end.unconfirmed_bytes / page_bytes,
+            unlisted_pages: end.unlisted_bytes / page_bytes,
         };
         tracing::debug!(%account, ?measurement, ?correction, "usage measured");
         if let Err(error) = accounts.watch_mut().correct(account, correction) {
@@ -229,7 +230,7 @@ fn member(accounts: &Accounts, account: AccountId, sample: &ProcessSample) -> Op
         id: sample.id(),
         uid: sample.uid,
         charged_bytes: rss_bytes + swap_bytes,
-        shmem_bytes: sample.shmem_pages * page_bytes,
+        shmem_bytes: if count.shmem { sample.shmem_pages * page_bytes } else { 0 },
         page_table_bytes: sample.page_table_bytes,
     })
 }

@@ -1,8 +1,8 @@
 //! Reads a process or a slice within a bounded time.
 //!
-//! Reading `smaps_rollup` waits for the process's mmap lock, reading `memory.stat` for the
-//! statistics of all cgroups below. A read cannot be interrupted, so a reader thread does it, which
-//! is abandoned after a timeout and exits when the read has ended.
+//! Reading `smaps_rollup` or `maps` waits for the process's mmap lock, reading `memory.stat` for
+//! the statistics of all cgroups below. A read cannot be interrupted, so a reader thread does it,
+//! which is abandoned after a timeout and exits when the read has ended.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use headroom_linux::clock;
 use memory_ledger::Uid;
 use memory_watch::cgroups::Cgroups;
-use memory_watch::process::{FileId, Proc, SmapsRollup};
+use memory_watch::process::{FileId, FileRange, Proc, SmapsRollup};
 use rustix::time::ClockId;
 
 use super::slice::{SliceQuery, slice_bytes};
@@ -28,10 +28,16 @@ const SLICE_PATIENCE: Duration = Duration::from_millis(200);
 /// Maximum number of abandoned readers; above it nothing is read until one has exited.
 const MOST_LEFT: usize = 8;
 
+/// Maximum number of questions that a reader is sent at a time.
+pub(super) const BATCH: usize = 16;
+
 /// A read request.
+#[derive(Clone)]
 pub(super) enum Question {
     /// The proportional set size of a process.
     Rollup(u32),
+    /// The mapped ranges of files that are not on a disk in a process.
+    Ranges(u32),
     /// The mapped size of these files in a process; ascending.
     Mapped(u32, Arc<[FileId]>),
     /// The charge of a user's slice.
@@ -48,14 +54,22 @@ enum Subject {
 impl Question {
     fn subject(&self) -> Subject {
         match self {
-            Self::Rollup(pid) | Self::Mapped(pid, _) => Subject::Process(*pid),
+            Self::Rollup(pid) | Self::Ranges(pid) | Self::Mapped(pid, _) => Subject::Process(*pid),
             Self::Slice(_, query) => Subject::Slice(query.uid),
         }
     }
 
     fn answer(self, proc: &mut Proc) -> Option<Answer> {
         match self {
-            Self::Rollup(pid) => proc.smaps_rollup(pid).ok().map(Answer::Rollup),
+            Self::Rollup(pid) => match proc.smaps_rollup(pid) {
+                Ok(rollup) => Some(Answer::Rollup(rollup)),
+                Err(_) => proc.has_exited(pid).then_some(Answer::Exited),
+            },
+            Self::Ranges(pid) => match proc.file_ranges(pid) {
+                Ok(ranges) if !ranges.is_empty() => Some(Answer::Ranges(ranges)),
+                // A process without an address space has an empty list.
+                _ => proc.has_exited(pid).then_some(Answer::Exited),
+            },
             Self::Mapped(pid, files) => {
                 let wanted = |file| files.binary_search(&file).is_ok();
                 proc.mapped_of(pid, &wanted).ok().map(Answer::Mapped)
@@ -77,6 +91,9 @@ impl Subject {
 
 pub(super) enum Answer {
     Rollup(SmapsRollup),
+    /// The process has exited.
+    Exited,
+    Ranges(Vec<FileRange>),
     Mapped(BTreeMap<FileId, u64>),
     /// See [`slice_bytes`].
     Slice(Option<u64>),
@@ -103,7 +120,8 @@ impl Reader {
                 Err(RecvTimeoutError::Disconnected) => return None,
                 Err(RecvTimeoutError::Timeout) => {
                     if begun.elapsed() >= patience || !self.is_running() {
-                        return None;
+                        // It may have answered since, and sleep until the next question.
+                        return self.answers.try_recv().ok();
                     }
                 }
             }
@@ -139,37 +157,62 @@ impl BoundedReader {
         self.cpu_ns
     }
 
-    /// Reads an object. `None`: the process is gone, or the read has timed out.
+    /// Reads an object. `None`: it cannot be read, or the read has timed out.
     pub(super) fn read(&mut self, question: Question) -> Option<Answer> {
-        let subject = question.subject();
-        self.left.retain(|(_, ended)| !ended.load(Ordering::Acquire));
-        if self.left.len() >= MOST_LEFT || self.left.iter().any(|(of, _)| *of == subject) {
-            return None;
-        }
-        let reader = match self.reader.take() {
-            Some(reader) => reader,
-            None => start().ok()?,
-        };
-        reader.questions.send(question).ok()?;
-        match reader.wait(subject.patience()) {
-            Some(Answered { answer, cpu_ns }) => {
-                self.cpu_ns += cpu_ns;
-                self.reader = Some(reader);
-                answer
+        self.read_all(&[question]).pop().flatten()
+    }
+
+    /// Reads objects; the answers are those of [`read`](Self::read), in the same order. The reader
+    /// does not wait for the caller between two of them: on a busy machine each switch between the
+    /// threads takes milliseconds.
+    pub(super) fn read_all(&mut self, questions: &[Question]) -> Vec<Option<Answer>> {
+        let mut answers = Vec::with_capacity(questions.len());
+        while let Some(question) = questions.get(answers.len()) {
+            self.left.retain(|(_, ended)| !ended.load(Ordering::Acquire));
+            let readable = |question: &&Question| {
+                let subject = question.subject();
+                self.left.len() < MOST_LEFT && self.left.iter().all(|(of, _)| *of != subject)
+            };
+            if !readable(&question) {
+                answers.push(None);
+                continue;
             }
-            None => {
+            let Some(reader) = self.reader.take().or_else(|| start().ok()) else {
+                answers.push(None);
+                continue;
+            };
+            let rest = &questions[answers.len()..];
+            let batch: Vec<&Question> = rest.iter().take(BATCH).take_while(readable).collect();
+            for question in &batch {
+                // Fails if the reader has panicked; then no answer is received, either.
+                let _ = reader.questions.send((*question).clone());
+            }
+            self.receive(reader, &batch, &mut answers);
+        }
+        answers
+    }
+
+    /// Receives the answers to a batch of questions, up to the first that times out.
+    fn receive(&mut self, reader: Reader, batch: &[&Question], answers: &mut Vec<Option<Answer>>) {
+        for question in batch {
+            let subject = question.subject();
+            let Some(Answered { answer, cpu_ns }) = reader.wait(subject.patience()) else {
                 tracing::debug!(?subject, "does not answer in time");
                 // The reader thread exits after its read, whose result is dropped.
                 self.left.push((subject, reader.ended));
-                None
-            }
+                answers.push(None);
+                return;
+            };
+            self.cpu_ns += cpu_ns;
+            answers.push(answer);
         }
+        self.reader = Some(reader);
     }
 }
 
 fn start() -> io::Result<Reader> {
-    let (questions, queue) = sync_channel::<Question>(1);
-    let (give, answers) = sync_channel(1);
+    let (questions, queue) = sync_channel::<Question>(BATCH);
+    let (give, answers) = sync_channel(BATCH);
     let ended = Arc::new(AtomicBool::new(false));
     let done = Arc::clone(&ended);
     let tid = Arc::new(AtomicU32::new(0));

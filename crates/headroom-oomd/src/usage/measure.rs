@@ -7,10 +7,11 @@ use memory_ledger::measurement::READ_MS;
 use memory_ledger::{
     AccountId, ControllerUse, Count, Effort, Measurement, Order, ProcessId, Uid, UsageSource,
 };
-use memory_watch::process::{FileId, HeldFile, Proc, SmapsRollup, TmpfsDevices};
+use memory_watch::process::{FileId, FileRange, HeldFile, Proc, SmapsRollup, TmpfsDevices};
 
-use super::bounded::{Answer, BoundedReader, Question, thread_cpu_ns};
+use super::bounded::{Answer, BATCH, BoundedReader, Question, thread_cpu_ns};
 use super::controller::{self, Controller};
+use super::mapped_files::MappedFiles;
 use super::slice::SliceQuery;
 use crate::clock::{NS_PER_MS, monotonic_ns};
 
@@ -27,10 +28,17 @@ pub struct Member {
     pub uid: Uid,
     /// Memory charged for the address space, bytes.
     pub charged_bytes: u64,
-    /// The part of `charged_bytes` that is shared memory.
+    /// The part of `charged_bytes` that is shared memory; 0 if the account does not count it.
     pub shmem_bytes: u64,
     /// Its page tables, bytes.
     pub page_table_bytes: u64,
+}
+
+impl Member {
+    /// Memory charged for the address space besides shared memory, bytes.
+    fn other_bytes(&self) -> u64 {
+        self.charged_bytes - self.shmem_bytes
+    }
 }
 
 /// Whether to search for tmpfs files and memfds that are held open.
@@ -72,9 +80,48 @@ pub(super) struct Measurer {
 /// The reading of a process.
 #[derive(Clone, Copy, Debug)]
 struct Share {
-    /// The part of its charge that belongs to other sharers.
-    shared_bytes: u64,
+    /// The part of its shared memory that belongs to other sharers, bytes.
+    shmem_bytes: u64,
+    /// The part of its other memory that belongs to other sharers, bytes.
+    other_bytes: u64,
     read_at_ns: u64,
+}
+
+/// An upper bound of an account's actual usage.
+#[derive(Clone, Copy, Debug)]
+struct Bound {
+    /// The mapped shared memory of all processes, less what other sharers have of it as far as
+    /// processes were read, bytes.
+    shmem_bytes: u64,
+    /// The mapped parts of all files, bytes.
+    files_bytes: u64,
+    /// All other memory, bytes.
+    other_bytes: u64,
+    /// Part of the others that belongs to processes which the budget excluded, bytes.
+    unread_bytes: u64,
+    /// Memory of processes that have exited since they were listed, in none of the others, bytes.
+    exited_bytes: u64,
+}
+
+impl Bound {
+    fn bytes(&self) -> u64 {
+        self.other_bytes + self.shmem_bytes.min(self.files_bytes)
+    }
+
+    /// Takes off what other sharers have of a process's memory. The charge may have changed since
+    /// the process was read, so it caps the shared part.
+    fn take_off(&mut self, share: Share, member: &Member) {
+        self.shmem_bytes -= share.shmem_bytes.min(member.shmem_bytes);
+        let shared_bytes = share.other_bytes.min(member.other_bytes());
+        self.other_bytes = self.other_bytes.saturating_sub(shared_bytes);
+    }
+
+    /// Takes off the memory of a process that has exited: it is being freed.
+    fn exit(&mut self, member: &Member) {
+        self.shmem_bytes -= member.shmem_bytes;
+        self.other_bytes = self.other_bytes.saturating_sub(member.other_bytes());
+        self.exited_bytes += member.charged_bytes;
+    }
 }
 
 impl Measurer {
@@ -101,9 +148,13 @@ impl Measurer {
             }
             None => {
                 self.controller.forget(account);
-                let listed = request.members.iter().map(|member| member.charged_bytes).sum();
-                let unlisted_bytes = request.order.summed_bytes.saturating_sub(listed);
-                let difference_bytes = self.share_difference(request, begun_ns);
+                let listed: u64 = request.members.iter().map(|member| member.charged_bytes).sum();
+                let summed_bytes = request.order.summed_bytes;
+                let bound = self.bound(request);
+                let difference_bytes =
+                    (bound.bytes() + bound.exited_bytes) as i64 - summed_bytes as i64;
+                let unlisted_bytes =
+                    summed_bytes.saturating_sub(listed) + bound.exited_bytes + bound.unread_bytes;
                 let source = UsageSource::Pss;
                 Measurement { account, difference_bytes, unlisted_bytes, source, cost_ns: 0 }
             }
@@ -128,9 +179,9 @@ impl Measurer {
         self.controller.difference(order, query, &mut self.reader)
     }
 
-    /// The memory of the account's processes, each page divided by its sharers, less the account's
-    /// sum, bytes.
-    fn share_difference(&mut self, request: Request, begun_ns: u64) -> i64 {
+    /// The memory of the account's processes, each page divided by its sharers as far as that is
+    /// needed.
+    fn bound(&mut self, request: Request) -> Bound {
         let Request { order, count, mut members, files, .. } = request;
         let account = order.account;
         let held_bytes = match files {
@@ -143,25 +194,83 @@ impl Measurer {
             _ => self.holders.insert(account),
         };
         let tables_bytes: u64 = members.iter().map(|member| member.page_table_bytes).sum();
-        let mut used_bytes = order.summed_bytes + held_bytes + tables_bytes;
-        if used_bytes > order.enough_bytes {
-            let shared = self.read_members(&order, count, &mut members, begun_ns);
-            used_bytes = used_bytes.saturating_sub(shared);
+        let shmem_bytes: u64 = members.iter().map(|member| member.shmem_bytes).sum();
+        let private_bytes = order.summed_bytes.saturating_sub(shmem_bytes);
+        let other_bytes = private_bytes + held_bytes + tables_bytes;
+        let (files_bytes, unread_bytes, exited_bytes) = (u64::MAX, 0, 0);
+        let mut bound = Bound { shmem_bytes, files_bytes, other_bytes, unread_bytes, exited_bytes };
+        if bound.bytes() > order.enough_bytes {
+            self.read_files(&order, &mut members, &mut bound);
+        }
+        if bound.bytes() > order.enough_bytes {
+            self.read_members(&order, count, &mut members, &mut bound);
         } else {
             self.shares.remove(&account);
         }
-        used_bytes as i64 - order.summed_bytes as i64
+        bound
     }
 
-    /// The shared part of the charges of the account's processes, bytes. A process that was not
-    /// read yet counts in full.
+    /// Bounds shared memory by the mapped parts of the files of all processes, and removes
+    /// processes that have exited. Many processes with the same large shared memory are measured by
+    /// this in microseconds each; reading their page tables would take longer than a kill waits.
+    fn read_files(&mut self, order: &Order, members: &mut Vec<Member>, bound: &mut Bound) {
+        self.devices.forget_mounts();
+        let begun_ns = self.spent_ns();
+        members.sort_unstable_by_key(|member| std::cmp::Reverse(member.shmem_bytes));
+        let mut left: u64 = members.iter().map(|member| member.shmem_bytes).sum();
+        let (mut files, mut exited) = (MappedFiles::default(), Vec::new());
+        let sharers = members.iter().take_while(|member| member.shmem_bytes > 0).count();
+        for batch in members[..sharers].chunks(BATCH) {
+            let wanted = left > order.tolerated_bytes && self.affords(order, begun_ns);
+            let questions: Vec<Question> =
+                batch.iter().map(|member| Question::Ranges(member.id.pid)).collect();
+            let answers = if wanted { self.reader.read_all(&questions) } else { Vec::new() };
+            let mut answers = answers.into_iter();
+            for member in batch {
+                let pid = member.id.pid;
+                match answers.next().flatten() {
+                    Some(Answer::Exited) => exited.push(member.id),
+                    Some(Answer::Ranges(ranges)) => {
+                        let (devices, proc) = (&mut self.devices, &self.proc);
+                        let file =
+                            |range: FileRange| (range, devices.storage(range.file, proc, pid));
+                        files.add(member.shmem_bytes, ranges.into_iter().map(file));
+                    }
+                    _ => files.add_unknown(member.shmem_bytes),
+                }
+                left -= member.shmem_bytes;
+            }
+        }
+        bound.files_bytes = files.bytes();
+        members.retain(|member| {
+            let has_exited = exited.contains(&member.id);
+            if has_exited {
+                bound.exit(member);
+            }
+            !has_exited
+        });
+    }
+
+    /// CPU time of this measurement so far, nanoseconds.
+    fn spent_ns(&self) -> u64 {
+        thread_cpu_ns() + self.reader.cpu_ns()
+    }
+
+    /// Whether another process may be read.
+    fn affords(&self, order: &Order, begun_ns: u64) -> bool {
+        order.effort == Effort::All || self.spent_ns() - begun_ns < READ_MS * NS_PER_MS
+    }
+
+    /// Takes off what other sharers have of the processes' memory. A process that was not read yet
+    /// counts in full. With [`Effort::All`] all are read, until usage is low enough.
     fn read_members(
         &mut self,
         order: &Order,
         count: Count,
         members: &mut [Member],
-        begun_ns: u64,
-    ) -> u64 {
+        bound: &mut Bound,
+    ) {
+        let begun_ns = self.spent_ns();
         let mut before = self.shares.remove(&order.account).unwrap_or_default();
         let mut now = BTreeMap::new();
         let read_at = |member: &Member| before.get(&member.id).map(|share| share.read_at_ns);
@@ -173,35 +282,35 @@ impl Measurer {
                 .sort_by_key(|member| (read_at(member), std::cmp::Reverse(member.charged_bytes))),
         }
         let mut left: u64 = members.iter().map(|member| member.charged_bytes).sum();
-        let mut shared = 0;
         for member in members {
-            let spent = || thread_cpu_ns() - begun_ns + self.reader.cpu_ns();
-            let affordable = order.effort == Effort::All || spent() < READ_MS * NS_PER_MS;
+            let wanted = match order.effort {
+                Effort::All => bound.bytes() > order.enough_bytes,
+                Effort::Some => self.affords(order, begun_ns),
+            };
             let known = before.remove(&member.id);
-            let share = if left > order.tolerated_bytes && affordable {
-                self.read_member(member, count)
+            let share = if left > order.tolerated_bytes && wanted {
+                match self.reader.read(Question::Rollup(member.id.pid)) {
+                    Some(Answer::Rollup(rollup)) => member_share(member, &rollup, count),
+                    Some(Answer::Exited) => {
+                        bound.exit(member);
+                        None
+                    }
+                    _ => None,
+                }
             } else {
+                let excluded = known.is_none() && left > order.tolerated_bytes;
+                if excluded && order.effort == Effort::Some {
+                    bound.unread_bytes += member.charged_bytes;
+                }
                 known
             };
             left -= member.charged_bytes;
             if let Some(share) = share {
-                // The charge may have changed since the process was read, so the shared part is
-                // capped by it.
-                shared += share.shared_bytes.min(member.charged_bytes);
+                bound.take_off(share, member);
                 now.insert(member.id, share);
             }
         }
         self.shares.insert(order.account, now);
-        shared
-    }
-
-    /// Reads a process. `None`: it has exited, or the read has timed out.
-    fn read_member(&mut self, member: &Member, count: Count) -> Option<Share> {
-        let answer = self.reader.read(Question::Rollup(member.id.pid));
-        let Some(Answer::Rollup(rollup)) = answer else { return None };
-        let own_bytes = share(&rollup, count)?;
-        let shared_bytes = member.charged_bytes.saturating_sub(own_bytes);
-        Some(Share { shared_bytes, read_at_ns: monotonic_ns() })
     }
 
     /// The size of tmpfs files and memfds that the account's users own and hold open, bytes, less
@@ -237,6 +346,17 @@ impl Measurer {
         }
         files.values().sum()
     }
+}
+
+/// The parts of a process's memory that belong to other sharers. `None`: as [`share`].
+fn member_share(member: &Member, rollup: &SmapsRollup, count: Count) -> Option<Share> {
+    let own_shmem = if count.shmem { rollup.pss_shmem_bytes? } else { 0 };
+    let own_other = share(rollup, Count { shmem: false, ..count })?;
+    Some(Share {
+        shmem_bytes: member.shmem_bytes.saturating_sub(own_shmem),
+        other_bytes: member.other_bytes().saturating_sub(own_other),
+        read_at_ns: monotonic_ns(),
+    })
 }
 
 /// The memory of a process of the kinds that count, shared pages divided by their sharers, bytes.

@@ -9,6 +9,7 @@
 
 mod bounded;
 mod controller;
+mod mapped_files;
 mod measure;
 mod slice;
 mod worker;

@@ -353,11 +353,14 @@ impl Watch for Notifier {
 
     fn correct(&mut self, account: AccountId, correction: Correction) -> Result<(), NotifierError> {
         let slot = self.slot_or_error(account)?;
-        let confirmed = i64::try_from(correction.confirmed_pages).unwrap_or(i64::MAX);
-        // Pages that a fork has added are subtracted before they may cause a kill: an event in
-        // between sees the account too small rather than too large.
+        let pages = |pages: u64| i64::try_from(pages).unwrap_or(i64::MAX);
+        let confirmed = pages(correction.unconfirmed_pages) - pages(correction.unlisted_pages);
+        // An event in between sees the account too small rather than too large: pages that a fork
+        // has added are subtracted before they may cause a kill, and pages that are being freed are
+        // unconfirmed before they are not subtracted any more.
+        slot.unconfirmed.fetch_add((-confirmed).max(0), Release);
         slot.correction.store(correction.pages, Release);
-        slot.unconfirmed.fetch_sub(confirmed, Release);
+        slot.unconfirmed.fetch_sub(confirmed.max(0), Release);
         slot.reported.store(0, Release);
         Ok(())
     }

@@ -4,7 +4,6 @@
 //! replies.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use headroom_linux::mountinfo;
 use memory_ledger::Uid;
@@ -22,6 +21,28 @@ pub struct FileId {
     pub inode: u64,
 }
 
+impl FileId {
+    /// Whether the device is a disk; all other filesystems have major number 0.
+    pub(super) fn is_on_disk(self) -> bool {
+        rustix::fs::major(self.device) != 0
+    }
+}
+
+/// Filesystems without a disk's device number whose files are never in memory only. Files of others
+/// may be: a stacked filesystem maps the pages of the one below, a driver those of its own.
+const NOT_IN_MEMORY: &[&str] = &["9p", "btrfs", "cifs", "nfs", "nfs4", "virtiofs", "zfs"];
+
+/// Where a filesystem keeps its files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Storage {
+    /// In memory: it is a tmpfs, in which an inode number identifies a file.
+    Memory,
+    /// Not in memory.
+    Other,
+    /// It is a filesystem of another type, or a mount of another namespace.
+    Unknown,
+}
+
 /// A file in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeldFile {
@@ -36,8 +57,8 @@ pub struct HeldFile {
 /// Identifies filesystems that are kept in memory.
 #[derive(Debug, Default)]
 pub struct TmpfsDevices {
-    /// By device number; `true`: kept in memory.
-    known: BTreeMap<u64, bool>,
+    /// By device number.
+    known: BTreeMap<u64, Storage>,
 }
 
 impl TmpfsDevices {
@@ -45,19 +66,23 @@ impl TmpfsDevices {
     pub fn new() -> Self {
         let memfd = rustix::fs::memfd_create("probe", MemfdFlags::CLOEXEC);
         let device = memfd.and_then(rustix::fs::fstat).map(|stat| stat.st_dev);
-        Self { known: device.into_iter().map(|device| (device, true)).collect() }
+        Self { known: device.into_iter().map(|device| (device, Storage::Memory)).collect() }
     }
 
-    /// Looks an unknown device up in the mounts of this process.
-    fn is_tmpfs(&mut self, device: u64, process: &Path) -> bool {
-        // All other major numbers are disks.
-        if rustix::fs::major(device) != 0 {
-            return false;
+    /// Where a file is kept that a process has open or mapped.
+    pub fn storage(&mut self, file: FileId, proc: &Proc, pid: u32) -> Storage {
+        if file.is_on_disk() {
+            return Storage::Other;
         }
-        *self.known.entry(device).or_insert_with(|| {
-            let mounts = std::fs::read(process.join("mountinfo")).unwrap_or_default();
-            mountinfo::entries(&mounts)
-                .any(|mount| mount.fs_type == "tmpfs" && mount.device.is(device))
+        *self.known.entry(file.device).or_insert_with(|| {
+            let path = proc.root.join(pid.to_string()).join("mountinfo");
+            let mounts = std::fs::read(path).unwrap_or_default();
+            let mount = mountinfo::entries(&mounts).find(|mount| mount.device.is(file.device));
+            match mount.map(|mount| mount.fs_type).as_deref() {
+                Some("tmpfs") => Storage::Memory,
+                Some(other) if NOT_IN_MEMORY.contains(&other) => Storage::Other,
+                _ => Storage::Unknown,
+            }
         })
     }
 
@@ -77,8 +102,7 @@ impl Proc {
         devices: &mut TmpfsDevices,
         out: &mut Vec<HeldFile>,
     ) -> Result<usize, ReadError> {
-        let process = self.root.join(pid.to_string());
-        let folder = process.join("fd");
+        let folder = self.root.join(pid.to_string()).join("fd");
         let entries = std::fs::read_dir(&folder).map_err(|e| ReadError::io(&folder, e))?;
         let mut looked_at = 0;
         for entry in entries.flatten().take(most) {
@@ -89,13 +113,10 @@ impl Proc {
             // The descriptor was closed since it was listed.
             let Ok(stat) = rustix::fs::statx(CWD, entry.path(), flags, wanted) else { continue };
             let device = rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor);
+            let id = FileId { device, inode: stat.stx_ino };
             let is_file = FileType::from_raw_mode(stat.stx_mode.into()) == FileType::RegularFile;
-            if is_file && stat.stx_blocks > 0 && devices.is_tmpfs(device, &process) {
-                out.push(HeldFile {
-                    id: FileId { device, inode: stat.stx_ino },
-                    owner: Uid(stat.stx_uid),
-                    bytes: stat.stx_blocks * 512,
-                });
+            if is_file && stat.stx_blocks > 0 && devices.storage(id, self, pid) == Storage::Memory {
+                out.push(HeldFile { id, owner: Uid(stat.stx_uid), bytes: stat.stx_blocks * 512 });
             }
         }
         Ok(looked_at)

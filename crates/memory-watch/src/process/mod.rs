@@ -4,6 +4,7 @@
 mod cgroup;
 mod cmdline;
 mod held_files;
+mod maps;
 mod oom_score_adj;
 mod smaps;
 mod smaps_rollup;
@@ -19,7 +20,8 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 pub use self::cgroup::CgroupPaths;
-pub use self::held_files::{FileId, HeldFile, TmpfsDevices};
+pub use self::held_files::{FileId, HeldFile, Storage, TmpfsDevices};
+pub use self::maps::FileRange;
 pub use self::smaps_rollup::SmapsRollup;
 pub use self::stat::Stat;
 pub use self::statm::Statm;

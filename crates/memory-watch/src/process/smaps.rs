@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 
-use super::FileId;
-use super::Proc;
+use super::maps::file_range;
+use super::{FileId, Proc};
 use machine_memory::ReadError;
 use machine_memory::text::kib_to_bytes;
 
@@ -30,23 +30,12 @@ impl Proc {
                 if let (Some(file), Some(bytes)) = (current, kib_to_bytes(value.trim())) {
                     *mapped.entry(file).or_default() += bytes;
                 }
-            } else if let Some(file) = file_of(&line) {
-                current = Some(file).filter(|file| wanted(*file));
+            } else if let Some(range) = file_range(&line) {
+                current = Some(range.file).filter(|file| wanted(*file));
             }
         }
         Ok(mapped)
     }
-}
-
-/// The file of a mapping's first line: `start-end perms offset major:minor inode path`.
-fn file_of(line: &str) -> Option<FileId> {
-    let mut fields = line.split_ascii_whitespace();
-    let (start, _) = fields.next()?.split_once('-')?;
-    u64::from_str_radix(start, 16).ok()?;
-    let (major, minor) = fields.nth(2)?.split_once(':')?;
-    let number = |text| u32::from_str_radix(text, 16).ok();
-    let device = rustix::fs::makedev(number(major)?, number(minor)?);
-    Some(FileId { device, inode: fields.next()?.parse().ok()? })
 }
 
 #[cfg(test)]

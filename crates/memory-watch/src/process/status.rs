@@ -41,6 +41,11 @@ impl Status {
 }
 
 impl Proc {
+    /// Whether the process has no address space any more, or does not exist.
+    pub fn has_exited(&mut self, pid: u32) -> bool {
+        self.status(pid).map_or_else(|error| error.is_gone(), |status| status.anon_bytes.is_none())
+    }
+
     /// Reads `/proc/<pid>/status`. If the main thread has exited before others, the sizes are read
     /// from another thread.
     pub fn status(&mut self, pid: u32) -> Result<Status, ReadError> {

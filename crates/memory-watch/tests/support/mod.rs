@@ -54,7 +54,8 @@ pub fn confirm(notifier: &mut Notifier, account: AccountId) {
     let correction = Correction {
         pages: 0,
         summed_pages: usage.summed_pages(),
-        confirmed_pages: usage.unconfirmed_pages,
+        unconfirmed_pages: usage.unconfirmed_pages,
+        unlisted_pages: 0,
     };
     notifier.correct(account, correction).unwrap();
 }
