@@ -5,11 +5,11 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::buffer::pages::PAGE;
-use crate::buffer::types::{Buffer, HeldObject, OnewayShare};
+use crate::buffer::types::{HeldObject, OnewayShare};
 use crate::driver::Driver;
 use crate::host::FileToken;
 use crate::keys::{
-    AccountId, DeathId, FreezeNotificationId, NodeId, ProcessId, ThreadId, TransactionId,
+    AccountId, DeathId, FreezeId, FreezeNotificationId, NodeId, ProcessId, ThreadId, TransactionId,
 };
 use crate::notifications::types::DeathState;
 use crate::objects::types::{QueuedUpdate, Strength, UpdateKey};
@@ -28,6 +28,40 @@ struct NodeAccount {
     local_strong: u32,
     local_weak: u32,
     oneway_slots: u32,
+}
+
+/// Resources that are charged to an account.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Charges {
+    opens: usize,
+    objects: usize,
+    queued_bytes: u64,
+    touched_pages: u64,
+    untaken_bytes: u64,
+    taken_buffers: u64,
+}
+
+impl Charges {
+    fn of(account: &Account) -> Self {
+        let &Account { opens, objects, queued_bytes, touched_pages, untaken_bytes, .. } = account;
+        let taken_buffers = account.taken_buffers;
+        Self { opens, objects, queued_bytes, touched_pages, untaken_bytes, taken_buffers }
+    }
+}
+
+/// How often each key occurs.
+struct Tally<K>(BTreeMap<K, usize>);
+
+impl<K: Ord> Tally<K> {
+    fn of(keys: impl Iterator<Item = K>) -> Self {
+        let mut counts = BTreeMap::new();
+        keys.for_each(|key| *counts.entry(key).or_default() += 1);
+        Self(counts)
+    }
+
+    fn count(&self, key: K) -> usize {
+        self.0.get(&key).copied().unwrap_or(0)
+    }
 }
 
 macro_rules! ensure {
@@ -56,16 +90,14 @@ impl Driver {
 
     /// Each account is charged exactly for its opens and its messages.
     fn check_accounts(&self) -> Result<(), String> {
+        let charges = self.charges();
         for (id, account) in self.accounts.iter() {
             let owner = account.owner;
-            let opens = || self.processes.values().filter(|process| process.account == id);
-            let objects = opens().map(|open| {
-                open.nodes.len() + open.refs.len() + open.deaths + open.freeze_notifications
-            });
-            let counted = (opens().count(), objects.sum());
-            let kept = (account.opens, account.objects);
+            let counted = charges.get(&id).copied().unwrap_or_default();
+            let kept = Charges::of(account);
             ensure!(kept == counted, "{owner:?} keeps {kept:?}, counted {counted:?}");
-            self.check_memory(id, account)?;
+            let is_used = account.opens > 0 || account.queued_bytes > 0;
+            ensure!(is_used, "the account of {owner:?} is unused");
             ensure!(self.accounts_by_owner.get(&owner) == Some(&id), "{owner:?} is lost");
         }
         let accounts = self.accounts.len();
@@ -73,24 +105,28 @@ impl Driver {
         Ok(())
     }
 
-    fn check_memory(&self, id: AccountId, account: &Account) -> Result<(), String> {
-        let bytes = |buffer: &Buffer| buffer.layout.total;
-        let sent = self.buffers.values().filter(|buffer| buffer.queued_for == Some(id));
-        let queued: u64 = sent.map(|buffer| bytes(buffer) + RECORD_BYTES).sum();
-        let received = self.buffers.values();
-        let received = received.filter(|buffer| self.processes[buffer.process].account == id);
-        let (untaken, taken): (Vec<_>, Vec<_>) =
-            received.partition(|buffer| buffer.queued_for.is_some());
-        let areas = self.processes.values().filter(|process| process.account == id);
-        let areas = areas.filter_map(|open| open.area.as_ref());
-        let touched: u64 = areas.map(|area| u64::from(area.pages.touched())).sum();
-        let counted = [queued, untaken.into_iter().map(bytes).sum(), taken.len() as u64, touched];
-        let &Account { queued_bytes, untaken_bytes, taken_buffers, touched_pages, .. } = account;
-        let kept = [queued_bytes, untaken_bytes, taken_buffers, touched_pages];
-        let owner = account.owner;
-        ensure!(kept == counted, "{owner:?} keeps {kept:?} of memory, counted {counted:?}");
-        ensure!(account.opens > 0 || queued > 0, "the account of {owner:?} is unused");
-        Ok(())
+    fn charges(&self) -> BTreeMap<AccountId, Charges> {
+        let mut all: BTreeMap<AccountId, Charges> = BTreeMap::new();
+        for open in self.processes.values() {
+            let charges = all.entry(open.account).or_default();
+            charges.opens += 1;
+            charges.objects +=
+                open.nodes.len() + open.refs.len() + open.deaths + open.freeze_notifications;
+            let touched = open.area.as_ref().map_or(0, |area| area.pages.touched());
+            charges.touched_pages += u64::from(touched);
+        }
+        for buffer in self.buffers.values() {
+            let bytes = buffer.layout.total;
+            let receiver = all.entry(self.processes[buffer.process].account).or_default();
+            match buffer.queued_for {
+                Some(sender) => {
+                    receiver.untaken_bytes += bytes;
+                    all.entry(sender).or_default().queued_bytes += bytes + RECORD_BYTES;
+                }
+                None => receiver.taken_buffers += 1,
+            }
+        }
+        all
     }
 
     /// Once all wake-ups were handled, no parked thread may have work to take.
@@ -180,6 +216,9 @@ impl Driver {
     /// Every parked reader that has work is woken, and work of a process wakes one of the readers
     /// that would take it.
     fn check_wakes(&self) -> Result<(), String> {
+        let all_idle = self.processes.iter();
+        let all_idle = all_idle.flat_map(|(id, open)| open.idle.iter().map(move |&t| (id, t)));
+        let idle = Tally::of(all_idle);
         for (id, thread) in self.threads.iter() {
             let Some(parked) = thread.parked else { continue };
             ensure!(thread.fd_delivery.is_none(), "{id:?} is parked with a file delivery");
@@ -187,17 +226,18 @@ impl Driver {
             ensure!(parked.woken || !own, "{id:?} is parked with work of its own");
             let holds = matches!(thread.reply_complete, ReplyComplete::Held { .. });
             ensure!(!holds || thread.is_listed_as_holding, "{id:?} holds without a bound");
-            let idle = self.processes[thread.process].idle.iter().filter(|&&t| t == id).count();
+            let idle = idle.count((thread.process, id));
             let expected = parked.scope == WorkScope::Process && !parked.woken;
             ensure!(idle == usize::from(expected), "{id:?} is listed idle {idle} times");
         }
-        let listed = |id| self.holding.iter().filter(|&&other| other == id).count();
+        let listed = Tally::of(self.holding.iter().copied());
         let is_listed = |thread: &Thread| usize::from(thread.is_listed_as_holding);
-        let wrong = self.threads.iter().find(|&(id, thread)| listed(id) != is_listed(thread));
+        let wrong = self.threads.iter().find(|&(id, thread)| listed.count(id) != is_listed(thread));
         ensure!(wrong.is_none(), "{wrong:?} is listed as holding");
+        let slots = self.buffers.values().filter(|buffer| buffer.holds_oneway_slot);
+        let slots = Tally::of(slots.map(|buffer| buffer.process));
         for (id, process) in self.processes.iter() {
-            let slots = self.buffers.values().filter(|b| b.process == id && b.holds_oneway_slot);
-            ensure!(slots.count() == process.oneway_slots, "one-way slots of {id:?}");
+            ensure!(slots.count(id) == process.oneway_slots, "one-way slots of {id:?}");
             let known = process.idle.iter().all(|&thread| self.threads.contains_key(thread));
             ensure!(known, "{id:?} lists a stale thread as idle");
             let woken = process
@@ -258,10 +298,11 @@ impl Driver {
         }
         let mut below: BTreeSet<TransactionId> = BTreeSet::new();
         below.extend(self.transactions.values().filter_map(|t| t.from_parent));
+        let deliveries = self.threads.values().filter_map(|thread| thread.fd_delivery.as_ref());
+        let deliveries = Tally::of(deliveries.map(|delivery| delivery.transaction));
         for (id, entry) in self.transactions.iter() {
-            let deliveries = self.threads.values().filter_map(|thread| thread.fd_delivery.as_ref());
-            let deliveries = deliveries.filter(|delivery| delivery.transaction == id).count();
-            let in_queues = queued.get(&Item::Transaction(id)).map_or(0, Vec::len) + deliveries;
+            let in_queues = queued.get(&Item::Transaction(id)).map_or(0, Vec::len);
+            let in_queues = in_queues + deliveries.count(id);
             let stacks = on_stacks.get(&id);
             let on = |thread: ThreadId| stacks.is_some_and(|s| s.contains(&thread));
             ensure!(in_queues <= 1, "{id:?} is queued {in_queues} times");
@@ -424,9 +465,9 @@ impl Driver {
             };
             ensure!(alive, "{id:?} is {} without a reason", death.state);
         }
+        let counted = Tally::of(self.deaths.values().map(|death| death.process));
         for (id, process) in self.processes.iter() {
-            let counted = self.deaths.values().filter(|death| death.process == id).count();
-            ensure!(counted == process.deaths, "{id:?} counts {} deaths", process.deaths);
+            ensure!(counted.count(id) == process.deaths, "{id:?} counts {} deaths", process.deaths);
         }
         for entry in self.refs.values() {
             // Watchers of a dead node were notified, and the notification stays registered whether
@@ -439,22 +480,30 @@ impl Driver {
     }
 
     fn check_freezes(&self, queued: &BTreeMap<Item, Vec<WorkId>>) -> Result<(), String> {
+        let outstanding = Tally::of(self.transactions.values().filter_map(|entry| entry.to));
+        let requested = Tally::of(self.freeze_notifications.values().map(|entry| entry.process));
+        let mut waits: BTreeMap<ProcessId, BTreeSet<FreezeId>> = BTreeMap::new();
+        for (wait, entry) in self.freezes.iter() {
+            for &target in &entry.targets {
+                waits.entry(target).or_default().insert(wait);
+            }
+        }
+        let mut watchers: BTreeMap<ProcessId, BTreeSet<FreezeNotificationId>> = BTreeMap::new();
+        for (watcher, entry) in self.freeze_notifications.iter() {
+            if let Some(owner) = entry.owner {
+                watchers.entry(owner).or_default().insert(watcher);
+            }
+        }
         for (id, process) in self.processes.iter() {
-            let outstanding = self.transactions.values().filter(|t| t.to == Some(id)).count();
-            let freezer = &process.freezer;
+            let (freezer, outstanding) = (&process.freezer, outstanding.count(id));
             let kept = freezer.outstanding;
             ensure!(kept == outstanding, "{id:?} keeps {kept} outstanding, counted {outstanding}");
-            let waits = self.freezes.iter().filter(|(_, wait)| wait.targets.contains(&id));
-            let waits: BTreeSet<_> = waits.map(|(wait, _)| wait).collect();
+            let waits = waits.remove(&id).unwrap_or_default();
             ensure!(waits == freezer.waits, "{id:?} does not know who waits for it");
-            let watchers = self.freeze_notifications.iter().filter(|(_, n)| n.owner == Some(id));
-            let watchers: BTreeSet<_> = watchers.map(|(watcher, _)| watcher).collect();
+            let watchers = watchers.remove(&id).unwrap_or_default();
             ensure!(watchers == freezer.watchers, "{id:?} does not know its watchers");
-            let requested = self.freeze_notifications.values().filter(|n| n.process == id).count();
-            ensure!(
-                requested == process.freeze_notifications,
-                "{id:?} counts {requested} notifications"
-            );
+            let (requested, kept) = (requested.count(id), process.freeze_notifications);
+            ensure!(requested == kept, "{id:?} keeps {kept} notifications, counted {requested}");
         }
         let alive = |id: &ProcessId| self.processes.contains_key(*id);
         for (id, wait) in self.freezes.iter() {

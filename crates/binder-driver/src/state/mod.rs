@@ -134,7 +134,14 @@ impl<'de> Deserialize<'de> for SavedDriver<Driver> {
 
 #[cfg(test)]
 mod tests {
+    use keyed_slab::Key;
+
     use super::*;
+    use crate::host::Caller;
+    use crate::keys::{AccountId, ContextId, NodeId, ProcessId, ThreadId, TransactionId};
+    use crate::process::types::{Account, Opener, Process, Thread};
+    use crate::write_read::queue::QueueId;
+    use crate::{Owner, Uid};
 
     fn state() -> Vec<u8> {
         let mut driver = Driver::new();
@@ -162,5 +169,61 @@ mod tests {
         assert_eq!(refusal(|bytes| bytes[8] = 0), StateError::Older(0));
         assert_eq!(refusal(|bytes| bytes.push(0)), StateError::Corrupt);
         assert_eq!(refusal(|bytes| *bytes.last_mut().unwrap() ^= 1), StateError::Corrupt);
+    }
+
+    /// A process that has called `ioctl` once, on a device of its own.
+    fn driver_with_a_thread() -> (Driver, ProcessId) {
+        let mut driver = Driver::new();
+        let context = driver.add_context("binder");
+        let opener = Opener { pid: 1, euid: Uid(7), owner: Owner::User(Uid(7)) };
+        let process = driver.open(context, opener).unwrap();
+        driver.note_ioctl(Caller { process, tid: 1, euid: Uid(7) }).unwrap();
+        (driver, process)
+    }
+
+    fn reason(change: impl FnOnce(&mut Driver, ProcessId)) -> String {
+        let (mut driver, process) = driver_with_a_thread();
+        change(&mut driver, process);
+        let bytes = write(&SavedDriver::new(&driver)).unwrap();
+        let verified = read::<SavedDriver<Driver>>(&bytes).unwrap().verify();
+        verified.map(drop).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn counts_that_contradict_the_objects_are_refused() {
+        let open = |change: fn(&mut Process)| {
+            reason(|driver, process| change(&mut driver.processes[process]))
+        };
+        assert!(open(|open| open.deaths = 1).contains("counts 1 deaths"));
+        assert!(open(|open| open.oneway_slots = 1).contains("one-way slots"));
+        assert!(open(|open| open.freezer.outstanding = 1).contains("keeps 1 outstanding"));
+        assert!(open(|open| open.freeze_notifications = 1).contains("keeps 1 notifications"));
+        let account = |change: fn(&mut Account)| {
+            reason(|driver, _| driver.accounts.values_mut().for_each(change))
+        };
+        assert!(account(|account| account.opens = 2).contains("opens: 2"));
+        assert!(account(|account| account.objects = 1).contains("objects: 1"));
+        assert!(account(|account| account.queued_bytes = 8).contains("queued_bytes: 8"));
+        assert!(account(|account| account.touched_pages = 1).contains("touched_pages: 1"));
+        let holding = reason(|driver, _| driver.holding.extend(driver.threads.keys()));
+        assert!(holding.contains("listed as holding"), "{holding}");
+    }
+
+    #[test]
+    fn keys_of_no_object_are_refused() {
+        let open = |change: fn(&mut Process)| {
+            reason(|driver, process| change(&mut driver.processes[process]))
+        };
+        assert!(open(|open| open.account = AccountId::NULL).contains("AccountId"));
+        assert!(open(|open| open.context = ContextId::NULL).contains("ContextId"));
+        assert!(open(|open| open.todo = QueueId::NULL).contains("QueueId"));
+        assert!(open(|open| open.idle.push(ThreadId::NULL)).contains("stale thread"));
+        assert!(open(|open| _ = open.nodes.insert(1, NodeId::NULL)).contains("node 0x1"));
+        assert!(open(|open| open.threads.clear()).contains("0 of 1 threads"));
+        let thread = |change: fn(&mut Thread)| {
+            reason(|driver, _| driver.threads.values_mut().for_each(change))
+        };
+        assert!(thread(|thread| thread.stack = Some(TransactionId::NULL)).contains("stale"));
+        assert!(thread(|thread| thread.process = ProcessId::NULL).contains("is another one"));
     }
 }

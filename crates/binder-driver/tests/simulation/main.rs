@@ -164,7 +164,7 @@ fn states_of_released_formats_are_read() {
 
 #[test]
 fn a_restart_at_every_step_changes_no_transcript() {
-    let (seed, steps) = (setting("HEADROOM_SEED", 4), setting("HEADROOM_STEPS", 1_000));
+    let (seed, steps) = (setting("HEADROOM_SEED", 4), setting("HEADROOM_STEPS", 500));
     for seed in seed..seed + setting("HEADROOM_SEEDS", 3) {
         let expected = run(seed, steps, Restarts::Never);
         assert_eq!(run(seed, steps, Restarts::EveryStep), expected, "seed {seed}");
