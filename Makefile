@@ -12,9 +12,10 @@
 # make static builds the command line with the binder daemon inside, target/static/headroom, for any x86-64 Linux
 # make test-static  runs it in root file systems of Debian and of busybox without a C library (needs root)
 # make test-containers  runs containers on buses of their own by CDI, with podman and crun (needs root)
+# make test-recipes  checks the GitHub Action and the Kubernetes manifests by their schemas, and runs the steps of the action
 # make clean  removes everything that was built
 
-.PHONY: run install test demo bench lab slice fuzz lint clean install uninstall deb static test-static test-containers setup setup-lint setup-test setup-deb setup-static setup-static-test setup-containers-test build
+.PHONY: run install test demo bench lab slice fuzz lint clean install uninstall deb static test-static test-containers test-recipes setup setup-lint setup-test setup-deb setup-static setup-static-test setup-containers-test setup-recipes-test build
 
 target := $(or $(CARGO_TARGET_DIR),target)
 
@@ -27,7 +28,7 @@ run: setup
 build: setup
 	@scripts/build --release
 
-setup setup-lint setup-test setup-deb setup-static setup-static-test setup-containers-test:
+setup setup-lint setup-test setup-deb setup-static setup-static-test setup-containers-test setup-recipes-test:
 	@scripts/setup $(patsubst setup-%,%,$(filter setup-%,$@))
 
 test: setup-test
@@ -85,8 +86,11 @@ static: setup-static
 test-static: setup-test setup-static-test static
 	tests/static/run $(target)/static/headroom
 
-test-containers: setup-test setup-containers-test build
-	tests/containers/run $(target)/release
+test-containers: setup-test setup-containers-test static build
+	tests/containers/run $(target)/release $(target)/static/headroom
+
+test-recipes: setup-test setup-recipes-test static
+	tests/recipes/run $(target)/static/headroom
 
 clean:
 	cargo clean
