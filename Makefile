@@ -13,9 +13,10 @@
 # make test-static  runs it in root file systems of Debian and of busybox without a C library (needs root)
 # make test-containers  runs containers on buses of their own by CDI, with podman and crun (needs root)
 # make test-recipes  checks the GitHub Action and the Kubernetes manifests by their schemas, and runs the steps of the action
+# make publish-check  packages the crates that can be published and builds each from its package; uploads nothing
 # make clean  removes everything that was built
 
-.PHONY: run install test demo bench lab slice fuzz lint clean install uninstall deb static test-static test-containers test-recipes setup setup-lint setup-test setup-deb setup-static setup-static-test setup-containers-test setup-recipes-test build
+.PHONY: run install test demo bench lab slice fuzz lint clean install uninstall deb static test-static test-containers test-recipes publish-check setup setup-lint setup-test setup-deb setup-static setup-static-test setup-containers-test setup-recipes-test build
 
 target := $(or $(CARGO_TARGET_DIR),target)
 
@@ -91,6 +92,9 @@ test-containers: setup-test setup-containers-test static build
 
 test-recipes: setup-test setup-recipes-test static
 	tests/recipes/run $(target)/static/headroom
+
+publish-check: setup
+	scripts/publish-check
 
 clean:
 	cargo clean
