@@ -53,10 +53,17 @@ impl StoredRequest {
 pub(crate) enum Incoming {
     /// A request of that many bytes is in the buffer.
     Request(usize),
-    /// No request is pending.
+    /// No request is pending, or a signal has interrupted a blocking read.
     Nothing,
     /// The connection is gone: unmounted, or aborted by an administrator.
     Closed,
+}
+
+/// Whether [`Channel::read`] waits for a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Blocking {
+    Yes,
+    No,
 }
 
 /// The connection. Closing its last descriptor aborts it: pending calls of clients then fail with
@@ -86,15 +93,25 @@ impl Channel {
         Self { device }
     }
 
+    /// Makes reads by all threads wait for a request, or not.
+    pub(crate) fn set_blocking(&self, blocking: Blocking) -> io::Result<()> {
+        use rustix::fs::OFlags;
+        let flags = match blocking {
+            Blocking::Yes => OFlags::RDWR,
+            Blocking::No => OFlags::RDWR | OFlags::NONBLOCK,
+        };
+        Ok(rustix::fs::fcntl_setfl(&self.device, flags)?)
+    }
+
     /// Reads one request if one is pending.
     pub(crate) fn read(&self, buffer: &mut RequestBuffer) -> io::Result<Incoming> {
         loop {
             match rustix::io::read(&self.device, buffer.0.as_mut_bytes()) {
                 Ok(len) => return Ok(Incoming::Request(len)),
-                Err(Errno::AGAIN) => return Ok(Incoming::Nothing),
+                Err(Errno::AGAIN | Errno::INTR) => return Ok(Incoming::Nothing),
                 Err(Errno::NODEV) => return Ok(Incoming::Closed),
                 // ENOENT: the request was withdrawn while it was being read.
-                Err(Errno::INTR | Errno::NOENT) => {}
+                Err(Errno::NOENT) => {}
                 Err(errno) => return Err(errno.into()),
             }
         }

@@ -27,7 +27,7 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
 
-use crate::channel::{Channel, Incoming, RequestBuffer, StoredRequest};
+use crate::channel::{Blocking, Channel, Incoming, RequestBuffer, StoredRequest};
 use crate::error::Error;
 use crate::fixed;
 use crate::loop_threads::LoopThreads;
@@ -66,6 +66,8 @@ struct Shared {
     /// The timer is armed.
     armed: AtomicBool,
     stop: AtomicBool,
+    /// The helper reads requests.
+    reading: AtomicBool,
     timer: OwnedFd,
     /// Readable while the backlog has requests.
     signal: OwnedFd,
@@ -118,6 +120,7 @@ impl PageServer {
             loop_threads: LoopThreads::of_this_loop(),
             armed: AtomicBool::new(false),
             stop: AtomicBool::new(false),
+            reading: AtomicBool::new(false),
             timer,
             signal,
             backlog: Mutex::default(),
@@ -203,6 +206,12 @@ impl PageServer {
         Some(kept)
     }
 
+    /// Whether the helper reads requests now. If not, it makes the connection non-blocking before
+    /// it begins.
+    pub(crate) fn is_reading(&self) -> bool {
+        self.shared.reading.load(SeqCst)
+    }
+
     /// Records an INTERRUPT for a request that the helper keeps; otherwise it is dropped.
     pub(crate) fn interrupt_kept(&self, unique: u64) {
         let mut backlog = lock(&self.shared.backlog);
@@ -260,7 +269,11 @@ impl Shared {
             }
             self.armed.store(false, SeqCst);
             if self.inside.load(SeqCst) != 0 {
+                self.reading.store(true, SeqCst);
+                // The event loop may block in its reads; it checks `reading` before it begins.
+                let _ = self.channel.set_blocking(Blocking::No);
                 self.rescue(&mut buffer, &mut reply);
+                self.reading.store(false, SeqCst);
             }
         }
     }

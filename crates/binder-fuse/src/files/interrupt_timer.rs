@@ -1,4 +1,4 @@
-//! Periodically interrupts a thread that waits for another process.
+//! Periodically interrupts a thread that waits for another process, or for a request.
 //!
 //! `waitpid` has no timeout, and polling for a stop without sleeping keeps the thread that is to
 //! stop from the CPU, for a whole time slice if the two threads share one.
@@ -12,7 +12,7 @@ use std::time::Duration;
 pub(super) const PERIOD: Duration = Duration::from_millis(5);
 
 /// A timer that interrupts the thread that created it; only that thread may use it.
-pub(super) struct InterruptTimer(libc::timer_t);
+pub(crate) struct InterruptTimer(libc::timer_t);
 
 /// The timer's signal: one that no other code of this process uses.
 fn signal() -> libc::c_int {
@@ -23,7 +23,7 @@ extern "C" fn do_nothing(_: libc::c_int) {}
 
 impl InterruptTimer {
     /// Creates a disarmed timer, and installs a handler for its signal that does nothing.
-    pub(super) fn new() -> io::Result<Self> {
+    pub(crate) fn new() -> io::Result<Self> {
         // SAFETY: all-zero is valid for these structures; those that are read are filled in before,
         // and live across the calls. The handler touches nothing.
         unsafe {
@@ -51,7 +51,7 @@ impl InterruptTimer {
     }
 
     /// Zero stops the timer.
-    fn set_interval(&self, interval: Duration) {
+    pub(crate) fn set_interval(&self, interval: Duration) {
         let every = libc::timespec { tv_sec: 0, tv_nsec: interval.subsec_nanos().into() };
         let times = libc::itimerspec { it_interval: every, it_value: every };
         // SAFETY: our own timer, and a live structure.

@@ -3,6 +3,7 @@
 mod call_chain;
 mod delayed_calls;
 mod device;
+mod direct_read;
 mod fd_delivery;
 mod files;
 mod freeze;
@@ -184,6 +185,7 @@ pub struct Server {
     nonblock: NonblockLookups,
     hold_timer: hold_timer::HoldTimer,
     calls: call_chain::CallChain,
+    direct_read: direct_read::DirectRead,
     /// If configured and available.
     low_latency: Option<low_latency::LowLatency>,
     queue: RequestQueue,
@@ -318,6 +320,7 @@ impl Server {
             freezes: freeze::Freezes::new().map_err(Error::io("cannot make a timer"))?,
             nonblock: NonblockLookups::new().map_err(Error::io("cannot make an eventfd"))?,
             calls: call_chain::CallChain::new(),
+            direct_read: direct_read::DirectRead::default(),
             low_latency,
             hold_timer: hold_timer::HoldTimer::new().map_err(Error::io("cannot make a timer"))?,
             queue: RequestQueue::new(),
@@ -422,11 +425,26 @@ impl Server {
         }
     }
 
+    fn turn(&mut self) -> Result<(), Error> {
+        if self.reads_directly() {
+            self.read_directly()?;
+        } else {
+            self.serve_events()?;
+        }
+        self.serve_queue();
+        self.nonblock.submit_due(|unique| self.parked.contains_key(&unique));
+        self.limit_held_reads();
+        if self.is_reclaiming() {
+            self.continue_reclaim();
+        }
+        Ok(())
+    }
+
     /// Waits for events and serves them. Exits of threads and openers are handled before requests,
     /// because a request may come from a new thread with the id of one that has exited.
-    fn turn(&mut self) -> Result<(), Error> {
+    fn serve_events(&mut self) -> Result<(), Error> {
         let mut events = [MaybeUninit::uninit(); 64];
-        let busy = self.is_reclaiming() || !self.queue.is_empty();
+        let busy = self.is_reclaiming() || !self.queue.is_empty() || self.direct_read.is_on();
         let timeout = if busy { Some(Duration::ZERO) } else { self.nonblock.next_in() };
         let timeout = timeout.map(|timeout| Timespec {
             tv_sec: timeout.as_secs() as i64,
@@ -437,6 +455,7 @@ impl Server {
             Err(Errno::INTR) => return Ok(()),
             Err(errno) => return Err(Error::io("cannot wait for events")(errno)),
         };
+        self.direct_read.note_poll();
         let mut requests = false;
         for event in ready.iter() {
             let token = event.data.u64();
@@ -469,14 +488,14 @@ impl Server {
                 _ => requests = true,
             }
         }
+        if requests || !self.externals.is_empty() {
+            // Reads until there is no further request, and system calls of the caller, must not
+            // block or be interrupted.
+            self.end_direct_reads();
+        }
         if requests {
             self.read_requests()?;
-        }
-        self.serve_queue();
-        self.nonblock.submit_due(|unique| self.parked.contains_key(&unique));
-        self.limit_held_reads();
-        if self.is_reclaiming() {
-            self.continue_reclaim();
+            self.begin_direct_reads();
         }
         Ok(())
     }

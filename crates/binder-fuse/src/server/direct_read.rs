@@ -1,0 +1,185 @@
+//! Blocks in the read of the next request, instead of in epoll and then reading, while calls form a
+//! chain: one system call less per request.
+//!
+//! Only a request or a signal ends such a read. So a timer interrupts it periodically, and other
+//! events are polled after each interruption, and after [`MAX_READS`] requests.
+
+use std::time::Duration;
+
+use rustix::process::Pid;
+use rustix::thread::gettid;
+
+use super::Server;
+use crate::channel::{Blocking, Incoming};
+use crate::error::Error;
+use crate::files::InterruptTimer;
+
+/// Interval of the interruptions: bounds how long other events wait if no request arrives.
+const INTERVAL: Duration = Duration::from_micros(250);
+/// Requests after which other events are polled: some hundred microseconds of calls.
+const MAX_READS: u32 = 16;
+
+/// See the module's documentation.
+#[derive(Default)]
+pub(super) struct DirectRead {
+    /// Belongs to the thread with this id; another one may run the event loop by now.
+    timer: Option<(Pid, InterruptTimer)>,
+    state: State,
+    /// A timer could not be created.
+    is_unavailable: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum State {
+    /// The connection is non-blocking.
+    #[default]
+    Off,
+    /// The connection is blocking.
+    On {
+        /// Since other events were polled last.
+        reads: u32,
+        /// A request was read since the last interruption.
+        is_in_use: bool,
+    },
+}
+
+impl DirectRead {
+    pub(super) fn is_on(&self) -> bool {
+        self.state != State::Off
+    }
+
+    /// The event loop has polled other events.
+    pub(super) fn note_poll(&mut self) {
+        if let State::On { reads, .. } = &mut self.state {
+            *reads = 0;
+        }
+    }
+
+    /// A request is read next. False: other events are polled next.
+    fn reads_next(&self) -> bool {
+        matches!(self.state, State::On { reads: ..MAX_READS, .. })
+    }
+
+    fn note_request(&mut self) {
+        if let State::On { reads, is_in_use } = &mut self.state {
+            *reads += 1;
+            *is_in_use = true;
+        }
+    }
+
+    /// A read was interrupted. False: it was not the first one since a request was read.
+    fn note_interruption(&mut self) -> bool {
+        match &mut self.state {
+            State::On { reads, is_in_use } => {
+                *reads = MAX_READS;
+                std::mem::take(is_in_use)
+            }
+            State::Off => false,
+        }
+    }
+
+    /// The timer of this thread.
+    fn timer(&mut self) -> Option<&InterruptTimer> {
+        let thread = gettid();
+        if self.timer.as_ref().is_none_or(|(owner, _)| *owner != thread) {
+            self.timer = InterruptTimer::new().ok().map(|timer| (thread, timer));
+            self.is_unavailable = self.timer.is_none();
+        }
+        self.timer.as_ref().map(|(_, timer)| timer)
+    }
+}
+
+impl Server {
+    /// Whether the next request is to be read by a blocking read.
+    pub(super) fn reads_directly(&mut self) -> bool {
+        if !self.calls.is_chain() || !self.queue.is_empty() || self.is_reclaiming() {
+            self.end_direct_reads();
+        }
+        self.direct_read.reads_next()
+    }
+
+    /// Makes the connection blocking if calls form a chain. Called after a request was served, so
+    /// that the last call of a chain is followed by one interruption at most.
+    pub(super) fn begin_direct_reads(&mut self) {
+        let may_begin = !self.direct_read.is_unavailable && self.externals.is_empty();
+        if !may_begin || !self.calls.is_chain() {
+            return;
+        }
+        let Some(timer) = self.direct_read.timer() else { return };
+        if self.channel.set_blocking(Blocking::Yes).is_err() {
+            return;
+        }
+        timer.set_interval(INTERVAL);
+        self.direct_read.state = State::On { reads: 0, is_in_use: true };
+        // If the page server begins after this check, it makes the connection non-blocking.
+        if self.pages.is_reading() {
+            self.end_direct_reads();
+        }
+    }
+
+    pub(super) fn end_direct_reads(&mut self) {
+        if !self.direct_read.is_on() {
+            return;
+        }
+        self.direct_read.state = State::Off;
+        if let Some((_, timer)) = &self.direct_read.timer {
+            timer.set_interval(Duration::ZERO);
+        }
+        // Cannot fail: the descriptor is open.
+        let _ = self.channel.set_blocking(Blocking::No);
+    }
+
+    /// Waits for one request and serves it.
+    pub(super) fn read_directly(&mut self) -> Result<(), Error> {
+        let Some(mut buffer) = self.buffer.take() else { return Ok(()) };
+        let read = self.channel.read(&mut buffer);
+        match read {
+            Ok(Incoming::Request(len)) => {
+                self.direct_read.note_request();
+                self.serve(buffer.bytes(len));
+            }
+            // The timer has interrupted it, or the page server has made the connection
+            // non-blocking.
+            Ok(Incoming::Nothing) => {
+                if !self.direct_read.note_interruption() {
+                    self.end_direct_reads();
+                }
+            }
+            Ok(Incoming::Closed) => self.closed = true,
+            Err(_) => {}
+        }
+        self.buffer = Some(buffer);
+        read.map(drop).map_err(Error::io("cannot read requests"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn direct() -> DirectRead {
+        let state = State::On { reads: 0, is_in_use: true };
+        DirectRead { state, ..DirectRead::default() }
+    }
+
+    #[test]
+    fn events_are_polled_after_some_requests() {
+        let mut direct = direct();
+        for _ in 0..MAX_READS {
+            assert!(direct.reads_next());
+            direct.note_request();
+        }
+        assert!(!direct.reads_next());
+        direct.note_poll();
+        assert!(direct.reads_next());
+    }
+
+    #[test]
+    fn events_are_polled_after_an_interruption() {
+        let mut direct = direct();
+        assert!(direct.note_interruption(), "calls may go on");
+        assert!(!direct.reads_next());
+        direct.note_poll();
+        assert!(!direct.note_interruption(), "there was no request since");
+    }
+}
