@@ -23,6 +23,7 @@ use rustix::net::{
 use crate::affinity::Class;
 use crate::measure::message;
 use crate::peer::{Peer, report_ready};
+use crate::server;
 use crate::statistics::Tally;
 
 /// Sizes of the calls, picked at random, bytes.
@@ -83,22 +84,7 @@ fn serve_binder(device: &str, threads: usize) -> Result<()> {
     let client = Client::open(device, &Options::default())?;
     let manager = client.become_context_manager();
     manager.context("the device has a context manager already; give a device of its own")?;
-    let (failed, failure) = channel();
-    thread::scope(|scope| {
-        for _ in 0..threads {
-            let (client, failed) = (&client, failed.clone());
-            scope.spawn(move || {
-                let mut session = Session::new(client);
-                let end = session.serve(&mut Echo);
-                let _ = failed.send(end);
-            });
-        }
-        report_ready();
-        // The other threads are blocked in the driver and cannot be stopped: the process exits.
-        let end = failure.recv().context("no thread")?;
-        eprintln!("a server's thread ended: {end:?}");
-        std::process::exit(1)
-    })
+    server::serve(&client, threads, || Echo)
 }
 
 fn serve_seqpacket(path: &str) -> Result<()> {

@@ -2,13 +2,12 @@
 //! processes: the caller may have to run under a seccomp filter, too.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, IoSlice, IoSliceMut, Write};
+use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
-use std::process::{Child, ChildStdin, ChildStdout, Command};
-use std::time::Instant;
+use std::process::{Child, Command};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use binder_client::{Answer, Client, Options, Parcel, Payload, Received, Session};
 use binder_uapi::{
     BINDER_TYPE_BINDER, BINDER_TYPE_FD, FLAT_BINDER_FLAG_ACCEPTS_FDS, FlatBinderObject,
@@ -19,17 +18,15 @@ use rustix::net::{
 };
 
 use crate::peer::{Peer, report_ready};
+use crate::timed_caller::{TimedCaller, execute_orders};
 
 /// Maximum of descriptors in one call.
 pub const MAX_DESCRIPTORS: usize = 64;
 
 /// A caller and its service.
 pub struct Pair {
-    /// Name in the results.
-    pub name: String,
-    requests: ChildStdin,
-    replies: BufReader<ChildStdout>,
-    _caller: Peer,
+    caller: TimedCaller,
+    _client: Peer,
     _service: Option<Peer>,
 }
 
@@ -41,31 +38,26 @@ impl Pair {
         spawn: impl Fn(Command) -> std::io::Result<Child>,
     ) -> Result<Self> {
         let service = Peer::start_by(&["serve", device], &spawn)?;
-        let (caller, requests, replies) = Peer::start_talking_by(&["call", device], &spawn)?;
-        Ok(Self {
-            name: name.to_owned(),
-            requests,
-            replies,
-            _caller: caller,
-            _service: Some(service),
-        })
+        let (client, orders, replies) = Peer::start_talking_by(&["call", device], &spawn)?;
+        let caller = TimedCaller::new(name, orders, replies);
+        Ok(Self { caller, _client: client, _service: Some(service) })
     }
 
     /// Over a Unix socket with `SCM_RIGHTS`.
     pub fn over_socket(name: &str) -> Result<Self> {
-        let (caller, requests, replies) = Peer::start_talking(&["call-socket"])?;
-        Ok(Self { name: name.to_owned(), requests, replies, _caller: caller, _service: None })
+        let (client, orders, replies) = Peer::start_talking(&["call-socket"])?;
+        let caller = TimedCaller::new(name, orders, replies);
+        Ok(Self { caller, _client: client, _service: None })
     }
 
     /// Makes `calls` calls with `descriptors` each. Returns nanoseconds per call.
     pub fn calls(&mut self, calls: usize, descriptors: usize) -> Result<Vec<u64>> {
-        writeln!(self.requests, "{calls} {descriptors}")?;
-        let mut line = String::new();
-        self.replies.read_line(&mut line)?;
-        let times = line.split_whitespace().map(str::parse).collect::<Result<Vec<u64>, _>>();
-        let times = times.with_context(|| format!("{}: {}", self.name, line.trim()))?;
-        anyhow::ensure!(times.len() == calls, "{}: its caller has ended", self.name);
-        Ok(times)
+        self.caller.calls(calls, descriptors)
+    }
+
+    /// Name in the results.
+    pub fn name(&self) -> &str {
+        self.caller.name()
     }
 }
 
@@ -81,29 +73,12 @@ pub fn play(words: &[String]) -> Result<()> {
     }
 }
 
-/// Answers each order on stdin with the times of its calls.
-fn take_orders(mut one: impl FnMut(usize) -> Result<()>) -> Result<()> {
-    report_ready();
-    for line in std::io::stdin().lock().lines() {
-        let line = line?;
-        let (calls, descriptors) = line.split_once(' ').context("two numbers")?;
-        let (calls, descriptors) = (calls.parse::<usize>()?, descriptors.parse()?);
-        let mut times = Vec::with_capacity(calls);
-        for _ in 0..calls {
-            let start = Instant::now();
-            one(descriptors)?;
-            times.push(start.elapsed().as_nanos().to_string());
-        }
-        println!("{}", times.join(" "));
-    }
-    Ok(())
-}
-
 fn call(device: &str) -> Result<()> {
     let client = Client::open(device, &Options::default())?;
     let mut session = Session::new(&client);
     let file = File::open("/dev/null")?;
-    take_orders(|descriptors| {
+    report_ready();
+    execute_orders(|descriptors, _| {
         let parcel = (0..descriptors).fold(Parcel::new(), |parcel, _| parcel.fd(file.as_fd()));
         let reply = match descriptors {
             0 => session.call(0, 1, Payload::bytes(b"none"))?,
@@ -139,7 +114,8 @@ fn call_socket() -> Result<()> {
     let _service = Peer::start_on(&["serve-socket"], theirs)?;
     let file = File::open("/dev/null")?;
     let mut reply = [0; 4];
-    take_orders(|descriptors| {
+    report_ready();
+    execute_orders(|descriptors, _| {
         let fds = vec![file.as_fd(); descriptors];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
         let mut control = SendAncillaryBuffer::new(&mut space);

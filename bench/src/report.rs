@@ -50,6 +50,14 @@ pub fn round_trips(bench: &str, case: &str, baseline: (&str, &str), results: &[(
     }
 }
 
+/// Prints the median and the quartiles of a metric. Returns them for a table; empty without values.
+pub fn quartiles(key: Key<'_>, unit: &str, values: &[f64], decimals: usize) -> String {
+    interquartile(values).map_or(String::new(), |estimate| {
+        print_estimate(key, unit, &estimate);
+        estimate.text(decimals)
+    })
+}
+
 /// Prints the head of the table of [`round_trips`].
 pub fn round_trips_head(baseline: &str) {
     eprintln!(

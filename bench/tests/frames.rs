@@ -128,6 +128,20 @@ fn throughput_reports_the_rate_of_idle_and_busy_handlers_beside_that_of_sockets(
 }
 
 #[test]
+fn mix_reports_the_times_of_each_kind_of_operation() {
+    let program = env!("CARGO_BIN_EXE_mix");
+    let mapping = ["--headroom", "--mapping", "notify-store"];
+    let Some(lines) = quick_with("mix", program, &mapping) else { return };
+    let kinds = ["call", "one-way call", "nested call", "call with a descriptor", "ping"];
+    for subject in ["seqpacket", "headroom notify-store"] {
+        let found = values(&lines, subject, "rtt_us_p50", &kinds);
+        assert!(found.iter().all(|value| *value > 0.0), "{subject}: {found:?}");
+        let rate = values(&lines, subject, "calls_per_s", &["4 clients, seed 1"]);
+        assert!(rate[0] > 0.0, "{subject}: {rate:?}");
+    }
+}
+
+#[test]
 fn notifier_reports_cpu_time_over_that_without_it() {
     let Some(lines) = quick("notifier", env!("CARGO_BIN_EXE_notifier")) else { return };
     let faults = ["1 process", "4 processes", "8 processes", "8 processes, above the soft limit"];

@@ -28,7 +28,7 @@ const fn table(main: &'static [&'static str], beside: &'static [&'static str]) -
 const ROUND_TRIPS: Table = table(&["rtt_us_p50"], &["rtt_us_p90", "rtt_us_p99", "rtt_us_p999"]);
 
 /// The known benchmarks, in their order.
-pub const SECTIONS: [Section<'static>; 15] = [
+pub const SECTIONS: [Section<'static>; 16] = [
     Section {
         bench: "roundtrip",
         title: "Round trips",
@@ -51,6 +51,21 @@ pub const SECTIONS: [Section<'static>; 15] = [
             table(&["calls_per_s"], &[]),
             table(&["rate_over_seqpacket"], &[]),
             table(&["daemon_cpu_us"], &[]),
+        ],
+    },
+    Section {
+        bench: "mix",
+        title: "Mix of operations",
+        reading: "Clients replay calls of several sizes, one-way calls, nested calls, descriptors \
+                  and pings at the same time, the same ones over Unix sockets in the same run; \
+                  more per second, and shorter, are better. The shares are chosen \
+                  (docs/benchmarks.md). A one-way call lasts until it is accepted.",
+        tables: &[
+            table(&["calls_per_s"], &[]),
+            table(&["rate_over_seqpacket"], &[]),
+            table(&["daemon_cpu_us"], &[]),
+            ROUND_TRIPS,
+            table(&["over_seqpacket"], &[]),
         ],
     },
     Section {

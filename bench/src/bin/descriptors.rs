@@ -126,7 +126,7 @@ fn measure(
         }
     }
     let summaries = blocks.iter().map(|blocks| Summary::of_blocks(blocks));
-    Ok(pairs.iter().map(|pair| pair.name.clone()).zip(summaries).collect())
+    Ok(pairs.iter().map(|pair| pair.name().to_owned()).zip(summaries).collect())
 }
 
 fn show(found: &[(String, Summary)], case: &str, arguments: &Arguments) {

@@ -6,10 +6,9 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use bench::devices::{self, DeviceArguments};
 use bench::progress::Progress;
-use bench::results::{Key, print_estimate};
-use bench::statistics::interquartile;
+use bench::results::Key;
 use bench::throughput::{self, Load, Pairs, Rate};
-use bench::{affinity, peer};
+use bench::{affinity, peer, report};
 use clap::Parser;
 
 const BENCH: &str = "throughput";
@@ -140,22 +139,15 @@ fn print_case(case: &str, subjects: &[Pairs], rates: &[Vec<Rate>]) {
             _ => rates.iter().zip(sockets).map(|(r, s)| r.calls_per_s / s.calls_per_s).collect(),
         };
         let daemon: Vec<f64> = rates.iter().filter_map(|rate| rate.daemon_cpu_us).collect();
-        let metrics = [
+        let [calls, share, daemon] = [
             ("calls_per_s", "calls/s", calls, 0),
             ("rate_over_seqpacket", "ratio", shares, 3),
             ("daemon_cpu_us", "us", daemon, 2),
-        ];
-        let shown = metrics.map(|(metric, unit, values, decimals)| {
-            interquartile(&values).map_or(String::new(), |estimate| {
-                print_estimate(
-                    Key { bench: BENCH, case, subject: subject.name(), metric },
-                    unit,
-                    &estimate,
-                );
-                estimate.text(decimals)
-            })
+        ]
+        .map(|(metric, unit, values, decimals)| {
+            let key = Key { bench: BENCH, case, subject: subject.name(), metric };
+            report::quartiles(key, unit, &values, decimals)
         });
-        let [calls, share, daemon] = shown;
         eprintln!("{case:<24} {:<24} {calls:>26}  {share:>20}  {daemon:>20}", subject.name());
     }
 }
