@@ -16,7 +16,9 @@ use crate::subject;
 const WORTH: &[(&str, &str, Cases)] = &[
     ("roundtrip", "rtt_us_p50", Cases::Ends),
     ("roundtrip", "over_seqpacket", Cases::Ends),
+    ("libraries", "over_seqpacket", Cases::All),
     ("throughput", "rate_over_seqpacket", Cases::All),
+    ("mix", "rate_over_seqpacket", Cases::All),
     ("handles", "last_over_first", Cases::All),
     ("sendvec", "stress_over_idle", Cases::First),
     ("sendvec", "largest_over_smallest", Cases::All),

@@ -28,7 +28,7 @@ const fn table(main: &'static [&'static str], beside: &'static [&'static str]) -
 const ROUND_TRIPS: Table = table(&["rtt_us_p50"], &["rtt_us_p90", "rtt_us_p99", "rtt_us_p999"]);
 
 /// The known benchmarks, in their order.
-pub const SECTIONS: [Section<'static>; 16] = [
+pub const SECTIONS: [Section<'static>; 17] = [
     Section {
         bench: "roundtrip",
         title: "Round trips",
@@ -38,6 +38,15 @@ pub const SECTIONS: [Section<'static>; 16] = [
                   shorter is better. The subjects alternate in passes: in brackets is the \
                   interquartile range of the passes' medians, and of their ratios to the socket \
                   on one core.",
+        tables: &[ROUND_TRIPS, table(&["over_seqpacket"], &[])],
+    },
+    Section {
+        bench: "libraries",
+        title: "Client libraries",
+        reading: "A text is echoed through unmodified libraries of other projects, with placement \
+                  by the scheduler, beside a message over a Unix socket on one core in the same \
+                  run; shorter is better. The service and the client of libgbinder are in Python: \
+                  the time of the service's interpreter is part of the call.",
         tables: &[ROUND_TRIPS, table(&["over_seqpacket"], &[])],
     },
     Section {

@@ -1,0 +1,115 @@
+//! Round trips through client libraries of other projects, beside a Unix socket on one core in the
+//! same run. `scripts/bench-libraries` starts the daemon, the services and this program.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use bench::measure::{OnCore, Summary, block, message};
+use bench::pingpong::{self, SeqPacket};
+use bench::timed_caller::TimedCaller;
+use bench::{affinity, peer, report};
+use clap::Parser;
+
+/// Times round trips of clients that other libraries make.
+#[derive(Parser)]
+struct Arguments {
+    /// A client: its name in the results, and a program that times its calls (see
+    /// bench/src/timed_caller.rs) once it has printed "ready". Repeatable.
+    #[arg(
+        long = "client",
+        value_name = "NAME=PROGRAM",
+        value_parser = named_program,
+        required = true
+    )]
+    clients: Vec<(String, PathBuf)>,
+    /// The core of the socket's processes.
+    #[arg(long, default_value_t = 0)]
+    cpu: usize,
+    /// Characters of the text that is echoed; as many bytes over the socket.
+    #[arg(long, default_value_t = 4)]
+    length: usize,
+    /// Turns of each subject.
+    #[arg(long, default_value_t = 20)]
+    blocks: usize,
+    /// Round trips in a turn.
+    #[arg(long, default_value_t = 500)]
+    block: usize,
+}
+
+fn named_program(text: &str) -> Result<(String, PathBuf)> {
+    let (name, program) = text.split_once('=').context("not of the form NAME=PROGRAM")?;
+    Ok((name.to_owned(), program.into()))
+}
+
+fn main() -> Result<()> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    if let Some((first, rest)) = words.split_first()
+        && first == peer::PEER
+    {
+        return pingpong::serve(rest);
+    }
+    run(&Arguments::parse())
+}
+
+/// A client process; killed on drop.
+struct Client {
+    caller: TimedCaller,
+    child: Child,
+}
+
+impl Client {
+    fn start(name: &str, program: &Path) -> Result<Self> {
+        let mut command = Command::new(program);
+        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut child = child.with_context(|| format!("cannot start {}", program.display()))?;
+        let stdin = child.stdin.take().context("no stdin")?;
+        let mut stdout = BufReader::new(child.stdout.take().context("no stdout")?);
+        let mut first = String::new();
+        let read = stdout.read_line(&mut first);
+        let client = Self { caller: TimedCaller::new(name, stdin, stdout), child };
+        read?;
+        ensure!(first.trim() == "ready", "{name}: {} is not ready: {first}", program.display());
+        Ok(client)
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<()> {
+    if !affinity::be_eager() {
+        eprintln!("not allowed to raise the priority: other work on the machine will disturb");
+    }
+    let mut socket = OnCore::start(arguments.cpu, SeqPacket::start).context(SeqPacket::NAME)?;
+    let message = message(arguments.length);
+    let mut reply = vec![0; message.len()];
+    let started = arguments.clients.iter().map(|(name, program)| Client::start(name, program));
+    let mut clients = started.collect::<Result<Vec<Client>>>()?;
+    block(&mut socket, arguments.block, &message, &mut reply)?;
+    for client in &mut clients {
+        client.caller.calls(arguments.block, arguments.length)?;
+    }
+    let mut of_socket = Vec::new();
+    let mut of_clients = vec![Vec::new(); clients.len()];
+    for _ in 0..arguments.blocks {
+        of_socket.push(block(&mut socket, arguments.block, &message, &mut reply)?);
+        for (client, blocks) in clients.iter_mut().zip(&mut of_clients) {
+            blocks.push(client.caller.calls(arguments.block, arguments.length)?);
+        }
+    }
+    let names = clients.iter().map(|client| client.caller.name());
+    let names = std::iter::once(SeqPacket::NAME).chain(names);
+    let summaries = std::iter::once(&of_socket).chain(&of_clients);
+    let results: Vec<(&str, Summary)> =
+        names.zip(summaries.map(|blocks| Summary::of_blocks(blocks))).collect();
+    report::round_trips_head(SeqPacket::NAME);
+    let case = format!("{} characters", arguments.length);
+    report::round_trips("libraries", &case, (SeqPacket::NAME, "over_seqpacket"), &results);
+    Ok(())
+}
