@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
-from . import initramfs, kernel as kernels, rootfs
+from . import debian, initramfs, kernel as kernels, rootfs
 from .cpio import Archive
 from .errors import LabError, last_words
 from .streams import LabPort, pump
@@ -46,6 +46,7 @@ class Spec:
     iops: int = 0
     rootfs: bool = False
     systemd: bool = False
+    debian: bool = False
     timeout: float = 300
     boot_timeout: float = 120
     append: str = ""
@@ -85,8 +86,8 @@ def overlay(spec: Spec) -> bytes:
     settings = {
         "LAB_SWAP": swap,
         "LAB_SCRATCH": "1" if spec.scratch else "",
-        "LAB_ROOTFS": "1" if spec.rootfs or spec.systemd else "",
-        "LAB_SYSTEMD": "1" if spec.systemd else "",
+        "LAB_ROOTFS": "1" if spec.rootfs or spec.systemd or spec.debian else "",
+        "LAB_SYSTEMD": "1" if spec.systemd or spec.debian else "",
     }
     archive.file("lab/config.sh", "".join(f"{k}={shlex.quote(v)}\n" for k, v in settings.items()).encode())
     below = "lab/payload" if settings["LAB_ROOTFS"] else ""
@@ -127,7 +128,9 @@ def arguments(spec: Spec, directory: Path, pipes: list[int]) -> list[str]:
         return ["-drive", f"if=none,id={role},file={path},format=raw,cache=unsafe,snapshot={'on' if snapshot else 'off'}{throttle}",
                 "-device", f"virtio-blk-pci,drive={role},serial={role}"]
 
-    if spec.rootfs or spec.systemd:
+    if spec.debian:
+        argv += disk("root", debian.get(), True, 0)
+    elif spec.rootfs or spec.systemd:
         argv += disk("root", rootfs.get(), True, 0)
     if spec.scratch:
         path = sparse_disk(directory, "scratch", spec.scratch)
@@ -137,6 +140,8 @@ def arguments(spec: Spec, directory: Path, pipes: list[int]) -> list[str]:
         argv += disk("swap", sparse_disk(directory, "swap", spec.swap), False, spec.iops)
     if spec.systemd:
         append += ["systemd.unit=lab.target", "systemd.show_status=0", "systemd.log_target=null", "net.ifnames=0"]
+    elif spec.debian:
+        append += ["systemd.unit=multi-user.target", "systemd.wants=lab.service", "systemd.show_status=0"]
     argv += ["-kernel", str(kernel.path / "vmlinux"), "-initrd", str(initrd), "-append", " ".join([*append, spec.append])]
     return argv
 

@@ -5,6 +5,7 @@ import os
 import subprocess
 import tempfile
 from pathlib import Path
+from typing import Callable
 
 from . import apt, cache
 from .errors import LabError, tail
@@ -37,17 +38,27 @@ FREE_SPACE_MIB = 400
 
 def get(update: bool = False) -> Path:
     """The image, built on first use or when the recipe changed (about a minute)."""
-    key = cache.fingerprint(Path(__file__).read_bytes())
+
+    def make(image: Path) -> None:
+        installed = build(image)
+        (image.parent / "packages.json").write_text(json.dumps(installed, indent=1), encoding="utf-8")
+
+    return cached(SUITE, cache.fingerprint(Path(__file__).read_bytes()), make, update)
+
+
+def cached(name: str, key: str, make: Callable[[Path], None], update: bool = False) -> Path:
+    """The image of this name that was made from `key`; `make` writes it if there is none. Its predecessors are deleted."""
     directory = cache.root() / "rootfs"
     directory.mkdir(exist_ok=True)
-    target = directory / f"{SUITE}-{key}.ext4"
-    with cache.lock("rootfs"):
+    target = directory / f"{name}-{key}.ext4"
+    with cache.lock(f"rootfs-{name}"):
         if not target.exists() or update:
+            if os.geteuid() != 0:
+                raise LabError("building the root file system needs root: run sudo -E lab/build once")
             part = target.with_suffix(".part")
-            packages = build(directory, part)
-            for old in directory.glob(f"{SUITE}-*.ext4"):
+            make(part)
+            for old in directory.glob(f"{name}-*.ext4"):
                 old.unlink()
-            (directory / "packages.json").write_text(json.dumps(packages, indent=1), encoding="utf-8")
             part.rename(target)
     return target
 
@@ -58,26 +69,33 @@ def packages() -> dict[str, str]:
     return json.loads(record.read_text(encoding="utf-8")) if record.exists() else {}
 
 
-def build(directory: Path, image: Path) -> dict[str, str]:
+def build(image: Path) -> dict[str, str]:
     """Runs mmdebstrap, then makes the file system from the tree; returns the versions installed."""
-    if os.geteuid() != 0:
-        raise LabError("building the root file system needs root: run sudo -E lab/build once")
-    sources = [f"deb [signed-by={apt.keyring()}] {apt.mirror()} {suite} main" for suite in SUITES]
-    with tempfile.TemporaryDirectory(dir=directory, prefix="tree.") as scratch:
+    with tempfile.TemporaryDirectory(dir=image.parent, prefix="tree.") as scratch:
         tree = Path(scratch) / "root"
         command(
             "mmdebstrap", "--quiet", "--variant=apt", f"--include={','.join(PACKAGES)}", "--architectures=amd64",
             "--dpkgopt=path-exclude=/usr/share/man/*", "--dpkgopt=path-exclude=/usr/share/doc/*",
-            "--dpkgopt=path-exclude=/usr/share/locale/*", SUITE, str(tree), *sources,
+            "--dpkgopt=path-exclude=/usr/share/locale/*", SUITE, str(tree), *sources(SUITES),
         )
         settle(tree)
         admin = f"--admindir={tree}/var/lib/dpkg"
         listing = command("dpkg-query", admin, "-W", "-f", "${Package} ${Version}\n", *PACKAGES)
-        used_mib = int(command("du", "-sm", str(tree)).split()[0])
-        image.unlink(missing_ok=True)
-        command("/sbin/mke2fs", "-q", "-t", "ext4", "-m", "0", "-O", "^has_journal", "-d", str(tree), str(image),
-                f"{used_mib + FREE_SPACE_MIB}M")
+        make_ext4(tree, image)
     return dict(line.split() for line in listing.splitlines())
+
+
+def sources(suites: tuple[str, ...]) -> list[str]:
+    """Lines of sources.list for these suites."""
+    return [f"deb [signed-by={apt.keyring()}] {apt.mirror()} {suite} main" for suite in suites]
+
+
+def make_ext4(tree: Path, image: Path) -> None:
+    """Makes an ext4 image of the tree, with some free space."""
+    used_mib = int(command("du", "-sm", str(tree)).split()[0])
+    image.unlink(missing_ok=True)
+    command("/sbin/mke2fs", "-q", "-t", "ext4", "-m", "0", "-O", "^has_journal", "-d", str(tree), str(image),
+            f"{used_mib + FREE_SPACE_MIB}M")
 
 
 def settle(tree: Path) -> None:
