@@ -16,6 +16,7 @@
 //! the privileges that it needs (mounting, reading clients' memory) as owner of the user namespace
 //! of its clients; that also satisfies Yama.
 
+mod apparmor;
 mod guardian;
 mod namespaces;
 mod offspring;
@@ -62,6 +63,9 @@ pub fn run(options: &Run) -> ExitCode {
 }
 
 fn try_run(options: &Run) -> anyhow::Result<u8> {
+    if !namespaces::is_capable() {
+        apparmor::enter_profile()?;
+    }
     let daemon = programs::binderd()?;
     let users = namespaces::enter()?;
     // Outside of the pid namespace that is created next.

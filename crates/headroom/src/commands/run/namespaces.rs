@@ -51,9 +51,7 @@ pub fn enter_pids() -> bool {
 /// users' files; but root of a container that lacks `CAP_SYS_PTRACE` may not read clients' memory
 /// if Yama forbids it.
 fn enter_mount_namespace() -> anyhow::Result<bool> {
-    let capable = rustix::thread::capabilities(None)
-        .is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_PTRACE));
-    if capable && unshare(libc::CLONE_NEWNS).is_ok() {
+    if is_capable() && unshare(libc::CLONE_NEWNS).is_ok() {
         return Ok(false);
     }
     match enter_user_namespace() {
@@ -63,6 +61,12 @@ fn enter_mount_namespace() -> anyhow::Result<bool> {
         Err(_) if unshare(libc::CLONE_NEWNS).is_ok() => Ok(false),
         Err(error) => Err(error),
     }
+}
+
+/// Whether this process needs no user namespace.
+pub fn is_capable() -> bool {
+    rustix::thread::capabilities(None)
+        .is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_PTRACE))
 }
 
 /// Mounts /proc for the pid namespace that this process is in.
