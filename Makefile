@@ -9,6 +9,7 @@
 # make install  installs what was built: PREFIX=/usr/local, DESTDIR= (for packages)
 # make uninstall  removes what it installed
 # make deb    builds Debian packages, into target/deb
+# make test-deb  installs, upgrades and purges them on a fresh Debian with systemd, in a virtual machine (needs root)
 # make static builds the command line with the binder daemon inside, target/static/headroom, for any x86-64 Linux
 # make test-static  runs it in root file systems of Debian and of busybox without a C library (needs root)
 # make test-containers  runs containers on buses of their own by CDI, with podman and crun (needs root)
@@ -16,7 +17,7 @@
 # make publish-check  packages the crates that can be published and builds each from its package; uploads nothing
 # make clean  removes everything that was built
 
-.PHONY: run install test demo bench lab slice fuzz lint clean install uninstall deb static test-static test-containers test-recipes publish-check setup setup-lint setup-test setup-deb setup-static setup-static-test setup-containers-test setup-recipes-test build
+.PHONY: run install test demo bench lab slice fuzz lint clean install uninstall deb test-deb static test-static test-containers test-recipes publish-check setup setup-lint setup-test setup-deb setup-static setup-static-test setup-containers-test setup-recipes-test build
 
 target := $(or $(CARGO_TARGET_DIR),target)
 
@@ -77,6 +78,11 @@ uninstall:
 
 deb: setup-deb
 	scripts/deb $(target)/deb
+
+test-deb: setup-test
+	lab/setup
+	@[ -e $(target)/deb/headroom_*.deb ] || $(MAKE) deb
+	tests/packages/run $(target)/deb
 
 static: setup-static
 	@scripts/build --static --release
