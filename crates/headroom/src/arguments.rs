@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueHint};
 
 use crate::commands::container::parse_name;
 use crate::helpers::output::Format;
@@ -89,6 +89,7 @@ pub enum Command {
     /// Check the limits now, and kill where one is exceeded
     RunOomKiller {
         /// Only this user (name or uid), group (@NAME) or cgroup (/PATH)
+        #[arg(value_hint = ValueHint::Username)]
         user: Option<User>,
     },
     /// Show which daemons run, and what is degraded (exit code 1 if none runs)
@@ -118,6 +119,7 @@ pub enum Command {
     Explain {
         /// If this user, group (@NAME) or cgroup (/PATH) exceeded its limit [default: if memory
         /// ran short]
+        #[arg(value_hint = ValueHint::Username)]
         user: Option<User>,
     },
     /// Kill processes and reclaim their memory at once (exit code 1 if one is still alive)
@@ -268,6 +270,7 @@ pub enum LimitCommand {
     /// with the BPF notifier, so does a crash.
     Set {
         /// Name or uid, or @NAME for a group that shares a limit
+        #[arg(value_hint = ValueHint::Username)]
         user: User,
         /// The limit: 268435456 (bytes), 256M, 1.5G, or 25% of the machine's memory
         size: Amount,
@@ -278,6 +281,7 @@ pub enum LimitCommand {
     /// Show limit and usage of a user, group or cgroup
     Get {
         /// Name or uid, or @NAME for a group that shares a limit
+        #[arg(value_hint = ValueHint::Username)]
         user: User,
     },
     /// Show all limits
@@ -285,6 +289,7 @@ pub enum LimitCommand {
     /// Clear the runtime limit of a user or group
     Clear {
         /// Name or uid, or @NAME for a group that shares a limit
+        #[arg(value_hint = ValueHint::Username)]
         user: User,
     },
 }

@@ -39,6 +39,22 @@ fn every_shell_gets_its_completions() {
 }
 
 #[test]
+fn users_are_completed() {
+    // A word that is not complete, after the words of the command.
+    for words in ["limit set roo", "limit get roo", "explain roo", "run-oom-killer roo"] {
+        let complete = format!(
+            "source <('{}' completions bash); COMP_WORDS=(headroom {words}); \
+             COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); _headroom headroom roo; \
+             echo \"${{COMPREPLY[@]}}\"",
+            env!("CARGO_BIN_EXE_headroom")
+        );
+        let output = Command::new("bash").args(["-c", &complete]).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "root\n", "{words}: {output:?}");
+    }
+    assert!(stdout_of(&["completions", "zsh"]).contains(":_users'"));
+}
+
+#[test]
 fn an_installation_is_complete_and_names_the_places_it_is_in() {
     let built = tempfile::tempdir().unwrap();
     let into = tempfile::tempdir().unwrap();
