@@ -28,7 +28,7 @@ const fn table(main: &'static [&'static str], beside: &'static [&'static str]) -
 const ROUND_TRIPS: Table = table(&["rtt_us_p50"], &["rtt_us_p90", "rtt_us_p99", "rtt_us_p999"]);
 
 /// The known benchmarks, in their order.
-pub const SECTIONS: [Section<'static>; 17] = [
+pub const SECTIONS: [Section<'static>; 18] = [
     Section {
         bench: "roundtrip",
         title: "Round trips",
@@ -123,6 +123,19 @@ pub const SECTIONS: [Section<'static>; 17] = [
             table(&["avg_us"], &["min_us", "max_us"]),
             table(&["order3_allocations"], &[]),
             table(&["pages_reclaimed_per_s"], &[]),
+        ],
+    },
+    Section {
+        bench: "attacks",
+        title: "Calls during attacks",
+        reading: "A client calls while other users attack the daemon, one attack at a time and all \
+                  at once; over the case without an attack, each relative to the delay of a \
+                  real-time probe in the same pass; near 1 is better.",
+        tables: &[
+            table(&["over_no_attack"], &[]),
+            table(&["call_us_p50"], &["call_us_p999", "call_us_max"]),
+            table(&["probe_us_p999"], &[]),
+            table(&["daemon_cpu"], &[]),
         ],
     },
     Section {
