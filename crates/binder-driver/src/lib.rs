@@ -41,6 +41,6 @@ pub use host::{
 pub use keys::{ContextId, FreezeId, ProcessId};
 pub use notifications::types::Freeze;
 pub use owners::{Owner, Uid};
-pub use process::account::OwnerMemory;
+pub use process::account::{AreaMemory, OwnerMemory};
 pub use process::types::{Opener, SpamDetection};
 pub use write_read::types::{HeldReads, Interrupt, Waiting, Wake, WriteRead};

@@ -35,6 +35,15 @@ impl OwnerMemory {
     }
 }
 
+/// Memory of the receive area of one open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AreaMemory {
+    /// The open.
+    pub process: ProcessId,
+    /// Bytes of the pages that hold memory, without messages that no thread has received yet.
+    pub bytes: u64,
+}
+
 /// Bytes of the driver's records of a message. They are charged too: a mapping holds half a million
 /// messages of 8 bytes.
 pub(crate) const RECORD_BYTES: u64 = (size_of::<Buffer>() + size_of::<Transaction>()) as u64;
@@ -62,6 +71,15 @@ impl Driver {
     /// Memory of each owner that has opens or queued messages.
     pub fn owner_memory(&self) -> impl Iterator<Item = OwnerMemory> {
         self.accounts.values().map(Account::memory)
+    }
+
+    /// Memory of each receive area. Messages that no thread has received yet are in
+    /// [`owner_memory`](Self::owner_memory) of their senders' owners.
+    pub fn area_memory(&self) -> impl Iterator<Item = AreaMemory> {
+        self.processes.iter().filter_map(|(process, entry)| {
+            let touched = u64::from(entry.area.as_ref()?.pages.touched()) * u64::from(PAGE);
+            Some(AreaMemory { process, bytes: touched.saturating_sub(entry.untaken_bytes) })
+        })
     }
 
     /// Charges an open to this owner. `EMFILE`: it has too many.
@@ -139,7 +157,9 @@ impl Driver {
         entry.queued_for = Some(account);
         let (receiver, bytes) = (entry.process, entry.layout.total);
         self.accounts[account].queued_bytes += bytes + RECORD_BYTES;
-        self.accounts[self.processes[receiver].account].untaken_bytes += bytes;
+        let receiver = &mut self.processes[receiver];
+        receiver.untaken_bytes += bytes;
+        self.accounts[receiver.account].untaken_bytes += bytes;
     }
 
     /// A thread has received the message: it is charged to the receiver's owner from now on.
@@ -162,7 +182,9 @@ impl Driver {
     }
 
     fn discharge_queued(&mut self, account: AccountId, receiver: ProcessId, bytes: u64) {
-        self.accounts[self.processes[receiver].account].untaken_bytes -= bytes;
+        let receiver = &mut self.processes[receiver];
+        receiver.untaken_bytes -= bytes;
+        self.accounts[receiver.account].untaken_bytes -= bytes;
         self.accounts[account].queued_bytes -= bytes + RECORD_BYTES;
         self.drop_unused_account(account);
     }

@@ -43,6 +43,7 @@ impl Driver {
             sent_freeze_notifications: BTreeSet::new(),
             freeze_notifications: 0,
             oneway_slots: 0,
+            untaken_bytes: 0,
             area: None,
             max_threads: 0,
             requested_threads: 0,

@@ -108,6 +108,10 @@ pub struct Process {
     /// Buffers that hold the one-way slot of a node: until the receiver frees one, the node gets no
     /// other one-way call.
     pub oneway_slots: usize,
+    /// Bytes of messages in its area that no thread has received yet. Counted again when a state is
+    /// read.
+    #[serde(skip)]
+    pub untaken_bytes: u64,
     /// Receive area; created with the first transaction to the process.
     pub area: Option<Box<ReceiveArea>>,
     pub max_threads: u32,

@@ -100,6 +100,15 @@ impl Driver {
             ensure!(is_used, "the account of {owner:?} is unused");
             ensure!(self.accounts_by_owner.get(&owner) == Some(&id), "{owner:?} is lost");
         }
+        let mut untaken: BTreeMap<ProcessId, u64> = BTreeMap::new();
+        for buffer in self.buffers.values().filter(|buffer| buffer.queued_for.is_some()) {
+            *untaken.entry(buffer.process).or_default() += buffer.layout.total;
+        }
+        for (id, process) in self.processes.iter() {
+            let counted = untaken.get(&id).copied().unwrap_or(0);
+            let kept = process.untaken_bytes;
+            ensure!(kept == counted, "{id:?} keeps {kept} untaken bytes, counted {counted}");
+        }
         let accounts = self.accounts.len();
         ensure!(accounts == self.accounts_by_owner.len(), "an owner is listed twice");
         Ok(())

@@ -64,6 +64,19 @@ fn messages_count_for_the_sender_until_a_thread_takes_them() {
 }
 
 #[test]
+fn an_area_has_the_messages_that_its_threads_have_taken() {
+    let (mut world, manager, [client]) = World::with_manager();
+    let areas = |world: &World| world.driver.area_memory().map(|area| area.bytes).sum::<u64>();
+    let oneway = world.oneway(client, 0, 1, &Parcel::bytes(&MESSAGE));
+    world.write(client, &[oneway]);
+    assert!(areas(&world) < 4096);
+    world.read(manager).parcel();
+    assert!(areas(&world) >= MESSAGE.len() as u64);
+    world.release(manager);
+    assert_eq!(areas(&world), 0);
+}
+
+#[test]
 fn a_sender_above_its_quota_sends_no_more_and_others_do() {
     let (mut world, _manager, [flooder, other]) = World::with_manager();
     world.driver.set_memory_quota(QUOTA);
