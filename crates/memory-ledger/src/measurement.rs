@@ -224,10 +224,20 @@ pub struct Need {
     pub controller: ControllerUse,
 }
 
+/// Whether the result of a measurement counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Validity {
+    #[default]
+    Valid,
+    Discarded,
+}
+
 #[derive(Clone, Copy, Debug, Default)]
 struct State {
     /// The sum when the running measurement began.
     running: Option<Sum>,
+    /// Whether the result of the running measurement counts.
+    validity: Validity,
     /// End of the last measurement, nanoseconds.
     ended_ns: Option<u64>,
     cost_ns: u64,
@@ -340,6 +350,9 @@ impl Measurements {
     ) -> Option<SumCorrection> {
         let state = self.accounts.get_mut(&measurement.account)?;
         let sum = state.running.take()?;
+        if std::mem::take(&mut state.validity) == Validity::Discarded {
+            return None;
+        }
         let small = limit.soft_bytes() / RAISE_SHARE;
         let by_controller = measurement.source == UsageSource::Controller;
         if by_controller && summed_bytes.abs_diff(sum.summed_bytes) > small {
@@ -373,10 +386,23 @@ impl Measurements {
         })
     }
 
+    /// Discards the last measurement, and one that is running: memory that it includes is gone. A
+    /// kill that depends on them waits for the next one.
+    pub fn discard(&mut self, account: AccountId, now_ns: u64) {
+        if let Some(state) = self.accounts.get_mut(&account) {
+            state.ended_ns = None;
+            state.due_ns = now_ns;
+            if state.running.is_some() {
+                state.validity = Validity::Discarded;
+            }
+        }
+    }
+
     /// Cancels a measurement that could not begin.
     pub fn cancel(&mut self, account: AccountId, now_ns: u64) {
         if let Some(state) = self.accounts.get_mut(&account) {
             state.running = None;
+            state.validity = Validity::Valid;
             state.ended_ns.get_or_insert(now_ns);
         }
     }

@@ -239,6 +239,35 @@ fn an_account_far_below_its_limit_is_not_measured_any_more() {
     assert_eq!((world.measurements.accounts().count(), world.correction), (0, 0));
 }
 
+#[test]
+fn a_kill_waits_for_a_measurement_after_the_last_one_was_discarded() {
+    let mut world = World { own: 380 * MIB, held: 150 * MIB, ..World::default() };
+    let may_kill = |world: &mut World| {
+        world.measurements.may_kill(ACCOUNT, world.sum(), limit(), world.now_ns)
+    };
+    world.look();
+    world.play(&Step::Pass(1));
+    assert!(may_kill(&mut world), "as measured");
+    world.play(&Step::Stall(100));
+    let before = world.running.expect("a measurement is due");
+    world.measurements.discard(ACCOUNT, world.now_ns);
+    assert!(!may_kill(&mut world));
+    let measurement = Measurement {
+        account: ACCOUNT,
+        difference_bytes: before.1,
+        unlisted_bytes: 0,
+        source: UsageSource::Pss,
+        cost_ns: MS,
+    };
+    let sum = world.sum().summed_bytes;
+    assert_eq!(world.measurements.end(measurement, sum, limit(), world.now_ns), None);
+    assert!(!may_kill(&mut world), "it was begun before");
+    world.running = None;
+    world.look();
+    world.play(&Step::Pass(1));
+    assert!(may_kill(&mut world), "as measured again");
+}
+
 /// A measurement by the controller, from one sum to the next, that returns this difference, MiB.
 fn measure_by_controller(
     measurements: &mut Measurements,
