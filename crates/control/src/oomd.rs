@@ -90,6 +90,12 @@ pub enum Request {
         /// Valid until the process exits or another request replaces it.
         importance: Importance,
     },
+    /// Memory that the sender, another daemon, holds for processes of users. It replaces the last
+    /// report on this connection, and counts until the connection ends. Root only.
+    ReportHeldMemory {
+        /// At most as many as fit in a request.
+        held: Vec<HeldMemory>,
+    },
     /// The latest decisions, newest first.
     Why {
         /// Maximum number of records.
@@ -103,7 +109,8 @@ pub enum Request {
 pub enum Reply {
     /// To [`Request::Status`].
     Status(Status),
-    /// To [`Request::SetLimit`] and [`Request::ClearLimit`].
+    /// To [`Request::SetLimit`], [`Request::ClearLimit`], [`Request::SetImportance`] and
+    /// [`Request::ReportHeldMemory`].
     Done,
     /// To [`Request::ListLimits`].
     Limits {
@@ -234,6 +241,34 @@ pub enum Importance {
     Ordinary,
     /// Killed first.
     Prefer,
+}
+
+/// Memory that a daemon holds for a user. No process of the user has it in its resident set, except
+/// the part of the file that is mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldMemory {
+    /// The user that it is charged to.
+    pub uid: Uid,
+    /// The process that it is held for, whose account is charged instead. Nothing is charged for
+    /// one that does not exist.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
+    /// Bytes, mapped or not.
+    pub bytes: u64,
+    /// The file through which the process maps it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<MappedFile>,
+}
+
+/// A file as `/proc/PID/maps` shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MappedFile {
+    /// Major device number.
+    pub major: u32,
+    /// Minor device number.
+    pub minor: u32,
+    /// Inode number.
+    pub inode: u64,
 }
 
 /// Counters since the daemon's start.

@@ -105,6 +105,7 @@ impl Daemon {
                     _ => {}
                 }
             }
+            oom.drop_lost_reports(|connection| server.is_connected(connection));
             for (request, reply) in requests.take_finished(oom) {
                 server.reply(request, &reply);
             }

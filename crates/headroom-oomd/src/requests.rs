@@ -220,6 +220,13 @@ impl Requests {
                 self.clear_limit(oom, requester, account_id(account)?)?;
                 Reply::Done
             }
+            Request::ReportHeldMemory { held } => {
+                if requester != Requester::Root {
+                    return Err("only root may report memory that it holds for others".to_owned());
+                }
+                oom.set_held_memory(id, held);
+                Reply::Done
+            }
             Request::ListLimits => Reply::Limits { limits: list_limits(oom, requester) },
             Request::Explain { account } => self.explain(oom, requester, account)?,
             Request::Reload => reload_config(oom, reload, requester)?,

@@ -3,7 +3,7 @@
 mod support;
 
 use control::Uid;
-use control::oomd::{AccountRef, Reply, Request};
+use control::oomd::{AccountRef, HeldMemory, Reply, Request};
 use support::daemon::Daemon;
 use support::hog::Hog;
 use support::{MIB, privileged};
@@ -67,6 +67,21 @@ fn users_see_and_lower_their_own_limit_and_nothing_else() {
     assert!(refused(daemon.request_as(BOB, &clear(BOB))).contains("has no limit"));
     assert!(refused(daemon.request_as(BOB, &run(None))).contains("has no limit"));
     assert!(matches!(daemon.request_as(BOB, &Request::Status), Reply::Status(_)));
+}
+
+#[test]
+fn only_root_may_report_memory_that_it_holds_for_users() {
+    if !privileged() {
+        return;
+    }
+    let daemon = Daemon::start("", &[]);
+    daemon.set_limit(ALICE, 100 * MIB);
+    let held = HeldMemory { uid: ALICE, pid: None, bytes: 1 << 40, file: None };
+    let report = Request::ReportHeldMemory { held: vec![held] };
+    for user in [ALICE, BOB] {
+        assert!(refused(daemon.request_as(user, &report)).contains("only root may"));
+    }
+    assert_eq!(daemon.request(&report), Reply::Done);
 }
 
 #[test]

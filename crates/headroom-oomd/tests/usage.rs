@@ -5,7 +5,8 @@ mod support;
 
 use std::time::Duration;
 
-use control::Uid;
+use control::oomd::{HeldMemory, Reply, Request};
+use control::{Client, Uid};
 use support::cgroup::Cgroup;
 use support::daemon::Daemon;
 use support::hog::Hog;
@@ -148,4 +149,44 @@ fn the_memory_controller_counts_files_that_no_process_holds() {
         (daemon.limit(UID).unwrap().used_bytes > 99 * MIB).then_some(())
     });
     drop((file, hog));
+}
+
+#[test]
+fn memory_that_another_daemon_holds_counts_until_its_connection_ends() {
+    const UID: Uid = Uid(62310);
+    for daemon in daemons(UID, 256) {
+        let mut hog = Hog::start(UID);
+        hog.grow(30 << 10);
+        let mut reporter = Client::connect(&daemon.socket()).unwrap();
+        let mut report = |mib: u64| {
+            let held = vec![HeldMemory { uid: UID, pid: None, bytes: mib * MIB, file: None }];
+            reporter.call::<Reply>(&Request::ReportHeldMemory { held }).unwrap()
+        };
+        assert_eq!(report(50), Reply::Done);
+        settles_at(&daemon, UID, 80..100);
+        assert_eq!(report(80), Reply::Done);
+        settles_at(&daemon, UID, 110..130);
+        drop(reporter);
+        settles_at(&daemon, UID, 25..50);
+        assert!(hog.is_alive());
+    }
+}
+
+#[test]
+fn the_process_for_which_most_memory_is_held_is_the_victim() {
+    const UID: Uid = Uid(62311);
+    for daemon in daemons(UID, 256) {
+        let (mut larger, mut holder) = (Hog::start(UID), Hog::start(UID));
+        larger.grow(60 << 10);
+        holder.grow(20 << 10);
+        // Growth weighs more than size for some seconds.
+        std::thread::sleep(Duration::from_secs(5));
+        let mut reporter = Client::connect(&daemon.socket()).unwrap();
+        let pid = Some(holder.pid());
+        let held = vec![HeldMemory { uid: UID, pid, bytes: 200 * MIB, file: None }];
+        reporter.call::<Reply>(&Request::ReportHeldMemory { held }).unwrap();
+        holder.died();
+        assert_eq!(daemon.ended(UID).victim.unwrap().pid, holder.pid());
+        assert!(larger.is_alive());
+    }
 }

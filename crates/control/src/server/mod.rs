@@ -129,6 +129,11 @@ impl Server {
         Ok(Self { epoll, listener, root_listener, connections, next, slots, budget })
     }
 
+    /// Whether the connection of this request still exists.
+    pub fn is_connected(&self, RequestId(number): RequestId) -> bool {
+        self.connections.contains_key(&number)
+    }
+
     /// Path of the control socket.
     pub fn path(&self) -> &Path {
         self.listener.path()

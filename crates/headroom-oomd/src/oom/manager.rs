@@ -10,7 +10,8 @@ use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
-use control::oomd::{Trigger, Why};
+use control::RequestId;
+use control::oomd::{HeldMemory, Trigger, Why};
 use memory_ledger::cgroup::owner_of;
 use memory_ledger::{
     AccountId, Action, Cause, CgroupId, Change, KillToken, KillsInFlight, Latch, Limit, Margin,
@@ -209,6 +210,25 @@ impl OomManager {
         snapshot.samples()
     }
 
+    /// Replaces the report of a daemon on memory that it holds for users' processes.
+    pub fn set_held_memory(&mut self, connection: RequestId, report: Vec<HeldMemory>) {
+        let changed = self.state.snapshot.held_memory.replace(connection, report);
+        self.measure_users(changed);
+    }
+
+    /// Drops the reports of daemons whose connections have ended.
+    pub fn drop_lost_reports(&mut self, is_connected: impl Fn(RequestId) -> bool) {
+        let changed = self.state.snapshot.held_memory.retain(is_connected);
+        self.measure_users(changed);
+    }
+
+    fn measure_users(&mut self, users: Vec<Uid>) {
+        for uid in users {
+            let account = self.accounts().ledger().groups().account_of(uid);
+            self.state.usage.search(account);
+        }
+    }
+
     /// Sets the total memory leased to a process, bytes; `None`: it has no lease. While the process
     /// stays within its lease, other processes of its account are killed first.
     pub fn set_leased(&mut self, id: ProcessId, bytes: Option<u64>) {
@@ -348,7 +368,7 @@ impl OomManager {
             usage.cancel_orders(&due);
             return;
         }
-        usage.send_orders(due, accounts, snapshot.samples(), kills);
+        usage.send_orders(due, accounts, snapshot, kills);
     }
 
     /// Readable when a measurement has ended: [`dispatch`](Self::dispatch) is due.
@@ -571,6 +591,7 @@ impl OomManager {
         // unnecessary kill.
         self.state.accounts.refresh_if_polling();
         self.state.accounts.read(account);
+        self.state.usage.on_victim_gone(account, &self.state.accounts);
         // Armed before the latch is released, so that the kernel program has the right victim.
         self.rearm(account);
         if latch == Latch::Taken {

@@ -20,6 +20,7 @@
 //! * [`kill_record`](self::kill_record), [`rate_monitor`](self::rate_monitor): decisions as they
 //!   are recorded and counted;
 //! * [`usage_monitor`](self::usage_monitor): actual usage, and the correction of accounts by it;
+//! * [`held_memory`](self::held_memory): memory that other daemons hold for processes;
 //! * [`relief`](self::relief): memory that can be released before any process is killed;
 //! * [`scan_timer`](self::scan_timer): when everything is scanned.
 //!
@@ -35,6 +36,7 @@ mod charge;
 pub mod control;
 mod default_limits;
 mod executor;
+mod held_memory;
 mod inherited_limits;
 mod kill_plan;
 mod kill_record;

@@ -10,7 +10,8 @@ use memory_watch::{NotifierError, ProcessSample, Watch};
 
 use super::accounts::Accounts;
 use super::cgroup_tree::CgroupTree;
-use super::charge::{self, Size, size_by};
+use super::charge::{self, Size};
+use super::held_memory::HeldMemoryReports;
 use super::rule_preferences::RulePreferences;
 use super::user_preferences::{Sharing, UserPreferences};
 use crate::clock::monotonic_ns;
@@ -26,6 +27,7 @@ pub(super) struct ProcessSnapshot {
     rules: RulePreferences,
     pub(super) user_preferences: UserPreferences,
     pub(super) cgroups: CgroupTree,
+    pub(super) held_memory: HeldMemoryReports,
     protected: Vec<u32>,
     /// Memory leased to each process, bytes.
     leased: BTreeMap<ProcessId, u64>,
@@ -40,6 +42,7 @@ impl ProcessSnapshot {
             rules: RulePreferences::new(Rules::default()),
             user_preferences: UserPreferences::default(),
             cgroups: CgroupTree::default(),
+            held_memory: HeldMemoryReports::default(),
             protected: vec![std::process::id()],
             leased: BTreeMap::new(),
         }
@@ -81,7 +84,7 @@ impl ProcessSnapshot {
             );
             return;
         }
-        let convert = |sample: &ProcessSample| convert(accounts, kills, sample);
+        let convert = |sample: &ProcessSample| convert(accounts, kills, &self.held_memory, sample);
         self.processes.extend(self.samples.iter().map(convert));
         let now_ns = monotonic_ns();
         self.rules.apply(&mut self.processes, now_ns);
@@ -126,7 +129,7 @@ impl ProcessSnapshot {
     pub(super) fn size_by(&mut self, count: Count, page_bytes: u64) {
         // Both lists have one entry per process, in the same order.
         for (process, sample) in self.processes.iter_mut().zip(&self.samples) {
-            let Size { rss_bytes, swap_bytes } = size_by(count, sample, page_bytes);
+            let Size { rss_bytes, swap_bytes } = self.held_memory.size(count, sample, page_bytes);
             (process.rss_bytes, process.swap_bytes) = (rss_bytes, swap_bytes);
             process.grown_bytes = process.grown_bytes.min(process.charged_bytes());
         }
@@ -163,11 +166,16 @@ impl ProcessSnapshot {
     }
 }
 
-fn convert(accounts: &Accounts, kills: &KillsInFlight, sample: &ProcessSample) -> Process {
+fn convert(
+    accounts: &Accounts,
+    kills: &KillsInFlight,
+    held_memory: &HeldMemoryReports,
+    sample: &ProcessSample,
+) -> Process {
     let ledger = accounts.ledger();
     let account = charge::account_of(ledger, sample);
     let count = ledger.account(account).map(|account| account.limit().count()).unwrap_or_default();
-    let Size { rss_bytes, swap_bytes } = size_by(count, sample, accounts.page_bytes());
+    let Size { rss_bytes, swap_bytes } = held_memory.size(count, sample, accounts.page_bytes());
     let id = sample.id();
     Process {
         id,

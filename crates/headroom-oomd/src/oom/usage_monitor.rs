@@ -11,8 +11,9 @@ use memory_watch::{Backend, Correction, ProcessSample};
 
 use super::accounts::Accounts;
 use super::charge::{Size, size_by};
+use super::process_snapshot::ProcessSnapshot;
 use crate::clock::monotonic_ns;
-use crate::usage::{Files, Member, Request, UsageWorker};
+use crate::usage::{Files, Held, Member, Request, UsageWorker};
 
 /// Maximum number of measurements started per iteration of the event loop; others follow in the
 /// next one.
@@ -74,6 +75,13 @@ impl UsageMonitor {
         self.measurements.next_deadline_ns()
     }
 
+    /// A victim of the account has exited: memory outside of the account's sum may be gone with it.
+    pub(super) fn on_victim_gone(&mut self, account: AccountId, accounts: &Accounts) {
+        if accounts.sum(account).is_some_and(|(sum, _)| sum.correction_bytes > 0) {
+            self.measurements.discard(account, monotonic_ns());
+        }
+    }
+
     /// Whether a process may be killed: the account is over its limit by memory that cannot be
     /// shared, or by its measured usage.
     pub(super) fn may_kill(&mut self, account: AccountId, accounts: &Accounts) -> bool {
@@ -131,14 +139,15 @@ impl UsageMonitor {
         &mut self,
         due: Vec<DueOrder>,
         accounts: &Accounts,
-        samples: &[ProcessSample],
+        snapshot: &ProcessSnapshot,
         kills: &KillsInFlight,
     ) {
         let mut members: BTreeMap<AccountId, Vec<Member>> =
             due.iter().map(|due| (due.order.account, Vec::new())).collect();
+        let mut held = held_memory(&due, accounts, snapshot, kills);
         let mut pids: BTreeMap<AccountId, Vec<u32>> = BTreeMap::new();
         let mut seen = BTreeSet::new();
-        for sample in samples {
+        for sample in snapshot.samples() {
             let account = accounts.account_of(sample);
             let Some(members) = members.get_mut(&account) else { continue };
             pids.entry(account).or_default().push(sample.tgid);
@@ -156,7 +165,8 @@ impl UsageMonitor {
             };
             let members = members.remove(&order.account).unwrap_or_default();
             let pids = pids.remove(&order.account).unwrap_or_default();
-            let request = Request { order, count: limit.count(), members, files, pids };
+            let held = held.remove(&order.account).unwrap_or_default();
+            let request = Request { order, count: limit.count(), members, files, held, pids };
             let Some(worker) = &self.worker else { return };
             if worker.request(request).is_err() {
                 // The worker's queue is full: the measurement is due again later.
@@ -203,6 +213,24 @@ pub(super) struct DueOrder {
     order: Order,
     limit: Limit,
     demand: Demand,
+}
+
+/// The memory that other daemons hold for the accounts to be measured.
+fn held_memory(
+    due: &[DueOrder],
+    accounts: &Accounts,
+    snapshot: &ProcessSnapshot,
+    kills: &KillsInFlight,
+) -> BTreeMap<AccountId, Vec<Held>> {
+    if snapshot.held_memory.is_empty() {
+        return BTreeMap::new();
+    }
+    let measured = due.iter().map(|due| due.order.account).collect();
+    let payer = |sample: &ProcessSample| (sample.tgid, accounts.account_of(sample));
+    let samples = snapshot.samples().iter();
+    let samples = samples.filter(|sample| !sample.exiting && !kills.contains(sample.id()));
+    let payers = samples.map(payer).collect();
+    snapshot.held_memory.by_account(&measured, &payers, accounts.ledger().groups())
 }
 
 fn sum_state(accounts: &Accounts, account: AccountId, kills: &KillsInFlight) -> SumState {

@@ -41,6 +41,15 @@ impl Member {
     }
 }
 
+/// Memory that another daemon holds for the account's processes.
+#[derive(Clone, Copy, Debug)]
+pub struct Held {
+    /// The file through which it is mapped.
+    pub file: Option<FileId>,
+    /// Bytes, mapped or not.
+    pub bytes: u64,
+}
+
 /// Whether to search for tmpfs files and memfds that are held open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Files {
@@ -61,6 +70,8 @@ pub struct Request {
     pub members: Vec<Member>,
     /// Whether to search for files that are held open.
     pub files: Files,
+    /// Memory that other daemons hold for the account.
+    pub held: Vec<Held>,
     /// All processes that are charged to the account, if the memory controller may be read.
     pub pids: Vec<u32>,
 }
@@ -165,7 +176,7 @@ impl Measurer {
 
     /// The memory controller's charge less the account's sum, bytes.
     fn charge_difference(&mut self, request: &Request) -> Option<i64> {
-        let Request { order, count, pids, .. } = request;
+        let Request { order, count, pids, held, .. } = request;
         let (ControllerUse::Allowed, AccountId::User(uid)) = (order.controller, order.account)
         else {
             return None;
@@ -176,23 +187,30 @@ impl Measurer {
             count: *count,
             tolerated_bytes: order.tolerated_bytes,
         };
-        self.controller.difference(order, query, &mut self.reader)
+        let difference_bytes = self.controller.difference(order, query, &mut self.reader)?;
+        // Pages are charged to the cgroup of the daemon, which has touched them first, whether the
+        // user's processes map them or not.
+        let held = held.iter().filter(|_| count.shmem);
+        let held_bytes = held.map(|held| held.bytes).sum();
+        Some(difference_bytes.saturating_add_unsigned(held_bytes))
     }
 
     /// The memory of the account's processes, each page divided by its sharers as far as that is
     /// needed.
     fn bound(&mut self, request: Request) -> Bound {
-        let Request { order, count, mut members, files, .. } = request;
+        let Request { order, count, mut members, files, held, .. } = request;
         let account = order.account;
-        let held_bytes = match files {
-            Files::AsBefore if !self.holders.contains(&account) => 0,
-            Files::AsBefore | Files::Search if count.shmem => self.held_bytes(&members),
-            Files::AsBefore | Files::Search => 0,
+        let open_files = match files {
+            Files::AsBefore if !self.holders.contains(&account) => BTreeMap::new(),
+            Files::AsBefore | Files::Search if count.shmem => self.open_files(&members),
+            Files::AsBefore | Files::Search => BTreeMap::new(),
         };
-        match held_bytes {
+        let open_bytes = self.unmapped_bytes(open_files, &members);
+        match open_bytes {
             0 => self.holders.remove(&account),
             _ => self.holders.insert(account),
         };
+        let held_bytes = open_bytes + self.held_bytes(&held, count, &members);
         let tables_bytes: u64 = members.iter().map(|member| member.page_table_bytes).sum();
         let shmem_bytes: u64 = members.iter().map(|member| member.shmem_bytes).sum();
         let private_bytes = order.summed_bytes.saturating_sub(shmem_bytes);
@@ -313,9 +331,8 @@ impl Measurer {
         self.shares.insert(order.account, now);
     }
 
-    /// The size of tmpfs files and memfds that the account's users own and hold open, bytes, less
-    /// the part that its processes have mapped.
-    fn held_bytes(&mut self, members: &[Member]) -> u64 {
+    /// The size of each tmpfs file and memfd that the account's users own and hold open, bytes.
+    fn open_files(&mut self, members: &[Member]) -> BTreeMap<FileId, u64> {
         self.devices.forget_mounts();
         let owners: BTreeSet<Uid> = members.iter().map(|member| member.uid).collect();
         let (mut files, mut found) = (BTreeMap::new(), Vec::new());
@@ -330,6 +347,27 @@ impl Measurer {
             let own = found.drain(..).filter(|file| owners.contains(&file.owner));
             files.extend(own.map(|HeldFile { id, bytes, .. }| (id, bytes)));
         }
+        files
+    }
+
+    /// The memory that other daemons hold for the account, bytes, less the part that its processes
+    /// have mapped.
+    fn held_bytes(&mut self, held: &[Held], count: Count, members: &[Member]) -> u64 {
+        if !count.shmem {
+            return 0;
+        }
+        let (mut files, mut other_bytes) = (BTreeMap::new(), 0);
+        for Held { file, bytes } in held {
+            match file {
+                Some(file) => *files.entry(*file).or_insert(0) += bytes,
+                None => other_bytes += bytes,
+            }
+        }
+        other_bytes + self.unmapped_bytes(files, members)
+    }
+
+    /// The size of these files, bytes, less the part that the account's processes have mapped.
+    fn unmapped_bytes(&mut self, mut files: BTreeMap<FileId, u64>, members: &[Member]) -> u64 {
         if files.is_empty() {
             return 0;
         }

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -41,6 +41,10 @@ impl Shared {
     }
 }
 
+/// A measurement cannot be queued.
+#[derive(Debug)]
+pub(crate) struct QueueFull;
+
 /// The event loop's side. Dropping it ends the thread.
 pub struct UsageWorker {
     requests: SyncSender<Request>,
@@ -62,9 +66,9 @@ impl UsageWorker {
         Ok(Self { requests, shared })
     }
 
-    /// Queues a measurement. The error is that the queue is full.
-    pub(crate) fn request(&self, request: Request) -> Result<(), TrySendError<Request>> {
-        self.requests.try_send(request)
+    /// Queues a measurement.
+    pub(crate) fn request(&self, request: Request) -> Result<(), QueueFull> {
+        self.requests.try_send(request).map_err(|_| QueueFull)
     }
 
     /// Sets the number of accounts with a limit. Without any, growth is not monitored.
