@@ -151,6 +151,11 @@ impl ClientHost {
         Some(open)
     }
 
+    /// The device of our filesystem.
+    pub(crate) fn device(&self) -> Device {
+        self.device
+    }
+
     pub(crate) fn key_of(&self, process: ProcessId) -> Option<OpenKey> {
         self.by_process.get(&process).copied()
     }

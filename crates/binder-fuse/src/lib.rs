@@ -67,5 +67,6 @@ pub use loop_threads::serve;
 pub use mapping::{MappingChoice, MappingKind};
 pub use mount::MountNamespace;
 pub use server::{
-    Config, DeviceOwner, Event, Server, TraceEnd, TraceOutcome, TracePart, TraceRecord,
+    BufferHolder, Config, DeviceOwner, Event, HeldMemory, Server, TraceEnd, TraceOutcome,
+    TracePart, TraceRecord,
 };

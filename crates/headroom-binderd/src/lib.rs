@@ -6,6 +6,7 @@ mod answer;
 mod life_signs;
 mod links;
 mod listeners;
+mod memory_report;
 mod mount_helper;
 mod permissions;
 mod pressure;
@@ -50,6 +51,10 @@ struct Args {
     /// The control socket.
     #[arg(long, value_name = "PATH", default_value = control::BINDERD_SOCKET)]
     socket: PathBuf,
+    /// The control socket of headroom-oomd, to which root's daemon reports the memory of receive
+    /// buffers.
+    #[arg(long, value_name = "PATH", default_value = control::OOMD_SOCKET)]
+    oomd_socket: PathBuf,
     /// Devices to create, separated by commas.
     #[arg(
         long,
@@ -194,6 +199,12 @@ fn run(args: Args) -> anyhow::Result<()> {
     for lacking in lacking.into_iter().chain(unheard) {
         server.note_degraded(lacking);
     }
+    // Only root may report, and a session's buffers are its user's page cache.
+    let reports_memory = !args.session && rustix::process::geteuid().is_root();
+    let mut reports = reports_memory
+        .then(|| memory_report::MemoryReports::start(args.oomd_socket))
+        .transpose()
+        .context("cannot start a thread")?;
     let _links = args.link_dev.then(|| links::Links::make(server.mount_point(), &config.devices));
     server.add_external(std::os::fd::AsFd::as_fd(&signals), SIGNALS)?;
     server.add_external(std::os::fd::AsFd::as_fd(&control), CONTROL)?;
@@ -229,6 +240,9 @@ fn run(args: Args) -> anyhow::Result<()> {
             Event::External(STALLS) => server.reclaim_idle(),
             Event::External(MEMORY_TIMER) => {
                 life_signs.came_round(|| in_a_line(&server));
+                if let Some(reports) = &mut reports {
+                    reports.update(&server);
+                }
                 let idle = server.page_counts().idle;
                 if memory.is_low(idle) {
                     server.reclaim_idle();

@@ -8,6 +8,7 @@ mod fd_delivery;
 mod files;
 mod freeze;
 mod handshake;
+mod held_memory;
 mod hold_timer;
 mod ioctl;
 mod logs;
@@ -29,6 +30,7 @@ use owners::Uid;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
+pub use self::held_memory::{BufferHolder, HeldMemory};
 pub(crate) use self::ioctl::name_of;
 use self::request_queue::{Account, Due, RequestQueue, Requester, Slice};
 pub use self::trace::{TraceEnd, TraceOutcome, TracePart, TraceRecord};
