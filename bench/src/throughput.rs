@@ -58,7 +58,8 @@ pub struct Pairs {
 }
 
 struct Caller {
-    intervals: ChildStdin,
+    /// `None`: it is to exit.
+    intervals: Option<ChildStdin>,
     counts: BufReader<ChildStdout>,
     _peer: Peer,
 }
@@ -66,7 +67,16 @@ struct Caller {
 impl Caller {
     fn start(words: &[&str]) -> Result<Self> {
         let (peer, intervals, counts) = Peer::start_talking(words)?;
-        Ok(Self { intervals, counts, _peer: peer })
+        Ok(Self { intervals: Some(intervals), counts, _peer: peer })
+    }
+}
+
+impl Drop for Caller {
+    fn drop(&mut self) {
+        // It ends at the end of its input, and waits for its server before. A client that is killed
+        // would leave the server to init.
+        self.intervals = None;
+        let _ = self.counts.read_line(&mut String::new());
     }
 }
 
@@ -104,7 +114,8 @@ impl Pairs {
         let start = monotonic_ns() + WARM_UP.as_nanos() as u64;
         let end = start + load.period.as_nanos() as u64;
         for client in &mut *clients {
-            writeln!(client.intervals, "{start} {end} {}", load.handler_us)?;
+            let intervals = client.intervals.as_mut().context("the client has ended")?;
+            writeln!(intervals, "{start} {end} {}", load.handler_us)?;
         }
         let daemon_cpu = || self.daemon.map(process_cpu_ns).transpose();
         sleep_until(start);
