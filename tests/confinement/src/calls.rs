@@ -32,7 +32,7 @@ const CALLS: &[(&str, libc::c_long)] = &calls! {
     SYS_setpgid SYS_setpriority SYS_setresuid SYS_setsid SYS_setsockopt SYS_setxattr SYS_shutdown
     SYS_sigaltstack SYS_signalfd4 SYS_socket SYS_socketpair SYS_stat SYS_statfs SYS_statx
     SYS_symlink SYS_symlinkat SYS_sysinfo SYS_tgkill SYS_timer_create SYS_timer_delete
-    SYS_timer_settime SYS_timerfd_create SYS_timerfd_settime SYS_umask
+    SYS_timer_settime SYS_timerfd_create SYS_timerfd_settime SYS_tkill SYS_umask
     SYS_umount2 SYS_uname SYS_unlink SYS_unlinkat SYS_unshare SYS_vfork SYS_wait4
     SYS_waitid SYS_write SYS_writev
 };
