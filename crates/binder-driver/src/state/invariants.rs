@@ -413,9 +413,8 @@ impl Driver {
             ensure!(linked.len() == node.ref_count as usize, "the list of {id:?}'s references");
             let mut previous = None;
             for &at in &linked {
-                let entry = &self.refs[at];
-                let is_next = (entry.node, entry.previous_of_node) == (id, previous);
-                ensure!(is_next, "{at:?} in the list of {id:?}'s references");
+                let entry = self.refs.get(at).map(|entry| (entry.node, entry.previous_of_node));
+                ensure!(entry == Some((id, previous)), "{at:?} in the list of {id:?}'s references");
                 previous = Some(at);
             }
             let used = node.ref_count > 0 || node.local_weak > 0 || node.local_strong > 0;

@@ -25,6 +25,8 @@ pub(super) struct HeldMemoryReports {
     reports: BTreeMap<RequestId, Vec<oomd::HeldMemory>>,
     /// Sum of the entries of a process, bytes.
     by_pid: BTreeMap<u32, u64>,
+    /// Processes of the last reports that were killed since: what is held for them is released.
+    killed: BTreeSet<u32>,
     /// Sum of a user's entries when its account was measured last, bytes.
     measured: BTreeMap<Uid, u64>,
 }
@@ -47,6 +49,14 @@ impl HeldMemoryReports {
         if self.reports.len() == before { Vec::new() } else { self.on_change() }
     }
 
+    /// Does not count what is held for a process that was killed. A report made before its release
+    /// would cause another kill.
+    pub(super) fn exclude(&mut self, pid: u32) {
+        if self.by_pid.remove(&pid).is_some() {
+            self.killed.insert(pid);
+        }
+    }
+
     fn on_change(&mut self) -> Vec<Uid> {
         self.by_pid.clear();
         let mut by_uid: BTreeMap<Uid, u64> = self.measured.keys().map(|uid| (*uid, 0)).collect();
@@ -56,6 +66,8 @@ impl HeldMemoryReports {
                 *self.by_pid.entry(pid).or_default() += held.bytes;
             }
         }
+        // The pid of a process that is no longer reported may become that of another one.
+        self.killed.retain(|pid| self.by_pid.remove(pid).is_some());
         let mut changed = Vec::new();
         for (uid, bytes) in by_uid {
             let measured = self.measured.get(&uid).copied().unwrap_or(0);
@@ -91,6 +103,7 @@ impl HeldMemoryReports {
         let mut of: BTreeMap<AccountId, Vec<Held>> = BTreeMap::new();
         for held in self.reports.values().flatten() {
             let account = match held.pid {
+                Some(pid) if self.killed.contains(&pid) => None,
                 Some(pid) => payers.get(&pid).copied(),
                 None => Some(groups.account_of(held.uid)),
             };

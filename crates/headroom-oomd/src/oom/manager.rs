@@ -557,6 +557,7 @@ impl OomManager {
                 }
                 Action::Settled { kill, settled } => {
                     let outcome = self.executor.finish(&kill, settled);
+                    self.state.snapshot.held_memory.exclude(kill.victim.pid);
                     if let Some(record) = kill.record {
                         self.records.finish(record, outcome);
                     }
