@@ -88,6 +88,13 @@ impl Drop for Peer {
     }
 }
 
+/// Closes a peer's stdin and waits for the end of its stdout: a peer with a child of its own reaps
+/// it then. A peer that is killed leaves its child to init.
+pub fn finish(stdin: Option<ChildStdin>, stdout: &mut BufReader<ChildStdout>) {
+    drop(stdin);
+    let _ = io::copy(stdout, &mut io::sink());
+}
+
 /// Printed by a peer when it accepts requests.
 pub fn report_ready() {
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));

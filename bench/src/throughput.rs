@@ -18,7 +18,7 @@ use rustix::net::{
 
 use crate::devices::Device;
 use crate::machine::{monotonic_ns, process_cpu_ns, thread_cpu_ns};
-use crate::peer::{Peer, report_ready};
+use crate::peer::{Peer, finish, report_ready};
 
 /// Time for which the clients call before their calls count.
 const WARM_UP: Duration = Duration::from_millis(50);
@@ -58,7 +58,7 @@ pub struct Pairs {
 }
 
 struct Caller {
-    /// `None`: it is to exit.
+    /// `None`: it is finished.
     intervals: Option<ChildStdin>,
     counts: BufReader<ChildStdout>,
     _peer: Peer,
@@ -73,10 +73,7 @@ impl Caller {
 
 impl Drop for Caller {
     fn drop(&mut self) {
-        // It ends at the end of its input, and waits for its server before. A client that is killed
-        // would leave the server to init.
-        self.intervals = None;
-        let _ = self.counts.read_line(&mut String::new());
+        finish(self.intervals.take(), &mut self.counts);
     }
 }
 

@@ -9,17 +9,20 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 
+use crate::peer::finish;
+
 /// The pipes to such a process.
 pub struct TimedCaller {
     name: String,
-    orders: ChildStdin,
+    /// `None`: it is finished.
+    orders: Option<ChildStdin>,
     replies: BufReader<ChildStdout>,
 }
 
 impl TimedCaller {
     /// Takes the pipes of a process; `name` is that of the subject in the results.
     pub fn new(name: &str, orders: ChildStdin, replies: BufReader<ChildStdout>) -> Self {
-        Self { name: name.to_owned(), orders, replies }
+        Self { name: name.to_owned(), orders: Some(orders), replies }
     }
 
     /// Name in the results.
@@ -35,7 +38,8 @@ impl TimedCaller {
 
     /// Requests `calls` calls with this parameter.
     pub fn order(&mut self, calls: usize, parameter: usize) -> Result<()> {
-        writeln!(self.orders, "{calls} {parameter}").with_context(|| self.name.clone())
+        let orders = self.orders.as_mut().context("the caller has ended")?;
+        writeln!(orders, "{calls} {parameter}").with_context(|| self.name.clone())
     }
 
     /// Waits for the times of the requested calls, nanoseconds.
@@ -46,6 +50,12 @@ impl TimedCaller {
         let times = times.with_context(|| format!("{}: {}", self.name, line.trim()))?;
         anyhow::ensure!(times.len() == calls, "{}: its caller has ended", self.name);
         Ok(times)
+    }
+}
+
+impl Drop for TimedCaller {
+    fn drop(&mut self) {
+        finish(self.orders.take(), &mut self.replies);
     }
 }
 
