@@ -1,7 +1,7 @@
 //! The timer that bounds how long reads wait with a held confirmation.
 //!
-//! It runs while reads hold any, instead of being armed and cancelled for each call: in a steady
-//! flow of calls it costs one wake-up of the event loop per interval.
+//! It runs while reads hold any, instead of being armed and cancelled for each call. In a chain of
+//! calls, whose next request the event loop awaits, its polls of other events are the intervals.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -42,14 +42,19 @@ impl HoldTimer {
 impl Server {
     /// Starts an interval if reads hold confirmations.
     pub(super) fn limit_held_reads(&mut self) {
-        if self.driver.held_reads() == HeldReads::Some {
+        if self.driver.held_reads() == HeldReads::Some && !self.direct_read.is_on() {
             self.hold_timer.arm();
         }
     }
 
-    /// An interval has passed.
-    pub(super) fn release_held_reads(&mut self) {
+    /// The timer has expired.
+    pub(super) fn end_hold_timer(&mut self) {
         self.hold_timer.is_armed = false;
+        self.end_hold_interval();
+    }
+
+    /// An interval has passed.
+    pub(super) fn end_hold_interval(&mut self) {
         let _ = self.driver.release_held_reads();
         self.serve_wakes();
     }

@@ -457,7 +457,10 @@ impl Server {
             Err(Errno::INTR) => return Ok(()),
             Err(errno) => return Err(Error::io("cannot wait for events")(errno)),
         };
-        self.direct_read.note_poll();
+        if self.direct_read.is_on() {
+            self.direct_read.note_poll();
+            self.end_hold_interval();
+        }
         let mut requests = false;
         for event in ready.iter() {
             let token = event.data.u64();
@@ -480,7 +483,7 @@ impl Server {
                 (_, FREEZE_TIMER) => self.serve_freeze_timeouts(),
                 (_, DELAYED_CALLS) => self.serve_delayed_calls(),
                 (_, NONBLOCK_LOOKUPS) => self.end_nonblocking_reads(),
-                (_, HOLD_TIMER) => self.release_held_reads(),
+                (_, HOLD_TIMER) => self.end_hold_timer(),
                 (_, LOW_LATENCY_TIMER) => {
                     if let Some(low_latency) = &mut self.low_latency {
                         low_latency.end_interval();
