@@ -22,10 +22,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use headroom_linux::timer::Timer;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
-use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
-};
 
 use crate::channel::{Blocking, Channel, Incoming, RequestBuffer, StoredRequest};
 use crate::error::Error;
@@ -68,7 +66,7 @@ struct Shared {
     stop: AtomicBool,
     /// The helper reads requests.
     reading: AtomicBool,
-    timer: OwnedFd,
+    timer: Timer,
     /// Readable while the backlog has requests.
     signal: OwnedFd,
     backlog: Mutex<Backlog>,
@@ -107,8 +105,7 @@ impl Drop for Inside<'_> {
 impl PageServer {
     /// Starts the helper.
     pub(crate) fn new(channel: Arc<Channel>) -> Result<Self, Error> {
-        let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC)
-            .map_err(Error::io("cannot make a timer"))?;
+        let timer = Timer::blocking().map_err(Error::io("cannot make a timer"))?;
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let signal =
             rustix::event::eventfd(0, flags).map_err(Error::io("cannot make an eventfd"))?;
@@ -157,7 +154,7 @@ impl PageServer {
         // Either the helper has not read `armed` yet and will find us inside, or it has cleared
         // `armed` and we arm the timer again.
         if !shared.armed.swap(true, SeqCst) {
-            shared.arm(RESCUE_AFTER);
+            shared.timer.expire_in(RESCUE_AFTER);
         }
         Inside(&shared.inside)
     }
@@ -243,7 +240,7 @@ impl PageServer {
 impl Drop for PageServer {
     fn drop(&mut self) {
         self.shared.stop.store(true, SeqCst);
-        self.shared.arm(Duration::from_nanos(1));
+        self.shared.timer.expire_in(Duration::ZERO);
         if let Some(helper) = self.helper.take() {
             let _ = helper.join();
         }
@@ -251,20 +248,12 @@ impl Drop for PageServer {
 }
 
 impl Shared {
-    fn arm(&self, after: Duration) {
-        let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let it_value = Timespec { tv_sec: 0, tv_nsec: i64::from(after.subsec_nanos()) };
-        let spec = Itimerspec { it_interval: zero, it_value };
-        // Cannot fail: the descriptor is a timer and the value is in range.
-        let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &spec);
-    }
-
     /// Runs the helper thread.
     fn help(&self) {
         let mut buffer = RequestBuffer::new();
         let mut reply = ReplyBuffer::default();
         while !self.stop.load(SeqCst) {
-            if rustix::io::read(&self.timer, &mut [0; 8]).is_err() {
+            if !self.timer.take_expiry() {
                 continue;
             }
             self.armed.store(false, SeqCst);

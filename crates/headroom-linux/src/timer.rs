@@ -21,8 +21,16 @@ pub struct Timer(OwnedFd);
 impl Timer {
     /// Creates a timer that is not armed.
     pub fn new() -> io::Result<Self> {
-        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
-        Ok(Self(timerfd_create(TimerfdClockId::Monotonic, flags)?))
+        Self::with_flags(TimerfdFlags::NONBLOCK)
+    }
+
+    /// Like [`new`](Self::new), but [`take_expiry`](Self::take_expiry) waits for an expiry.
+    pub fn blocking() -> io::Result<Self> {
+        Self::with_flags(TimerfdFlags::empty())
+    }
+
+    fn with_flags(flags: TimerfdFlags) -> io::Result<Self> {
+        Ok(Self(timerfd_create(TimerfdClockId::Monotonic, flags | TimerfdFlags::CLOEXEC)?))
     }
 
     /// Expires once, when this time has passed; at once if it is zero.
@@ -42,7 +50,7 @@ impl Timer {
     }
 
     /// Makes the descriptor unreadable; returns whether the timer has expired since it was set or
-    /// this was called last.
+    /// this was called last. A blocking timer returns false only if a signal ends the wait.
     pub fn take_expiry(&self) -> bool {
         rustix::io::read(&self.0, &mut [0; 8]).is_ok()
     }
@@ -88,6 +96,14 @@ mod tests {
         assert!(!timer.take_expiry());
         timer.expire_in(Duration::MAX);
         assert!(!timer.take_expiry());
+    }
+
+    #[test]
+    fn a_blocking_timer_waits_for_its_expiry() {
+        let timer = Timer::blocking().unwrap();
+        let (begun, after) = (std::time::Instant::now(), Duration::from_millis(2));
+        timer.expire_in(after);
+        assert!(timer.take_expiry() && begun.elapsed() >= after);
     }
 
     #[test]
