@@ -4,7 +4,6 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use machine_memory::Meminfo;
-use rustix::time::{ClockId, clock_gettime};
 
 fn clock_ns(clock: libc::clockid_t) -> Result<u64> {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -13,12 +12,6 @@ fn clock_ns(clock: libc::clockid_t) -> Result<u64> {
         return Err(std::io::Error::last_os_error()).context("a clock of CPU time");
     }
     Ok(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
-}
-
-/// The monotonic clock, the same for all processes, nanoseconds.
-pub fn monotonic_ns() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 /// CPU time of the calling thread, nanoseconds.

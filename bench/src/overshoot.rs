@@ -10,11 +10,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result};
 use control::Uid;
 use control::oomd::{KilledBy, Outcome, Why};
+use headroom_linux::clock::monotonic_ns;
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous};
 
 use crate::child::{Child, unused_uid};
 use crate::control_group::Memory;
-use crate::machine::monotonic_ns;
 use crate::oomd::{Oomd, PATIENCE};
 
 const PAGE: usize = 4096;

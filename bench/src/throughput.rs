@@ -12,12 +12,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use binder_client::{Answer, Client, Options, Payload, Received, Session, registry};
+use headroom_linux::clock::monotonic_ns;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair,
 };
 
 use crate::devices::Device;
-use crate::machine::{monotonic_ns, process_cpu_ns, thread_cpu_ns};
+use crate::machine::{process_cpu_ns, thread_cpu_ns};
 use crate::peer::{Peer, finish, report_ready};
 
 /// Time for which the clients call before their calls count.

@@ -2,6 +2,11 @@
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
+/// `CLOCK_MONOTONIC`, the same for all processes and BPF programs, nanoseconds.
+pub fn monotonic_ns() -> u64 {
+    now_ns(ClockId::Monotonic)
+}
+
 /// The value of a clock, nanoseconds.
 pub fn now_ns(clock: ClockId) -> u64 {
     nanoseconds(clock_gettime(clock))

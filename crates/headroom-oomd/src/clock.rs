@@ -1,17 +1,12 @@
-//! The monotonic clock and the wall clock.
+//! Deadlines on the monotonic clock, and the wall clock.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use headroom_linux::clock::monotonic_ns;
 use rustix::event::Timespec;
-use rustix::time::ClockId;
 
 /// Nanoseconds in a millisecond.
 pub const NS_PER_MS: u64 = 1_000_000;
-
-/// `CLOCK_MONOTONIC`, nanoseconds: the clock of the notifier's events.
-pub fn monotonic_ns() -> u64 {
-    headroom_linux::clock::now_ns(ClockId::Monotonic)
-}
 
 /// Microseconds since the epoch.
 pub fn epoch_micros() -> u64 {

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 
 use control::oomd::{AccountRef, Explanation, Outcome, Reply, Request, UserLimit, Why};
 use control::{Answer, Peer, RequestId};
+use headroom_linux::clock::monotonic_ns;
 use memory_ledger::{AccountId, Limit, Requester, Source, Uid};
 use owners::{Exhausted, Owner, Quota, QuotaSize};
 
 use crate::account_ref::{of_ref, to_ref};
-use crate::clock::{NS_PER_MS, monotonic_ns};
+use crate::clock::NS_PER_MS;
 use crate::oom::{OomManager, Reconfigured, control as oom_control};
 use crate::reload::Reload;
 

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use control::lease::{LEASE_SOCKET_NAME, REPLY_BYTES, Reply, Request, Status, VERSION, page};
 use control::oomd::{AccountRef, KilledBy, Outcome, Trigger};
-use headroom_oomd::clock::monotonic_ns;
+use headroom_linux::clock::monotonic_ns;
 use headroom_oomd::leases::Leases;
 use headroom_oomd::oom::{OomManager, OomManagerBuilder, control as oom_control};
 use headroom_oomd::shrink::Shrinker;

@@ -7,10 +7,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use headroom_linux::clock;
+use headroom_linux::clock::monotonic_ns;
 use headroom_linux::timer::Timer;
 use memory_ledger::{AccountId, ProcessId, Uid};
-use rustix::time::ClockId;
 
 use crate::address_space::name_shared;
 use crate::error::NotifierError;
@@ -354,8 +353,4 @@ impl Watch for ProcPoller {
     fn reconcile(&mut self) -> Result<Reconciled, NotifierError> {
         self.scan()
     }
-}
-
-fn monotonic_ns() -> u64 {
-    clock::now_ns(ClockId::Monotonic)
 }

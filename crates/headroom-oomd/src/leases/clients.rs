@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use control::lease::{Reply, Status, UNLIMITED_BYTES};
+use headroom_linux::clock::monotonic_ns;
 use memory_ledger::{AccountId, ClientId, Lease, ProcessId, Uid};
 use memory_watch::{Precision, ProcessSample};
 use owners::Owner;
@@ -15,7 +16,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use super::journal::Record;
 use super::page::SharedPage;
 use super::{KIND_BITS, Leases, ORPHAN_MS, PROCESS};
-use crate::clock::{NS_PER_MS, monotonic_ns};
+use crate::clock::NS_PER_MS;
 use crate::oom::OomManager;
 
 /// Upper bound of what a process can have taken, bytes: no address space is larger.

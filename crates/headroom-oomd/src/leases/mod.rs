@@ -30,11 +30,12 @@ use owners::{Owner, Quota, QuotaSize, Rate, TokenBucket, TokenBuckets};
 use rustix::event::{Timespec, epoll};
 
 use crate::account_ref::of_ref;
-use crate::clock::{NS_PER_MS, monotonic_ns};
+use crate::clock::NS_PER_MS;
 use crate::oom::OomManager;
 use clients::{Client, Remembered};
 use connection::{Connection, Listener, Received};
 use grants::{Demand, Waiting};
+use headroom_linux::clock::monotonic_ns;
 use journal::Journal;
 
 /// Quota of connections, and of clients: a process holds one connection, and remains a client after

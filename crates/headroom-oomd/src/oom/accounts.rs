@@ -1,6 +1,7 @@
 //! Limits and readings of users and groups, in the ledger and in the watch that enforces the
 //! limits.
 
+use headroom_linux::clock::monotonic_ns;
 use memory_ledger::{
     Account, AccountId, Change, Count, Latch, Ledger, Limit, Margin, Phase, ProcessId, Reading,
     Standing, Sum, Uid,
@@ -12,7 +13,6 @@ use memory_watch::{
 use super::charge;
 use super::origin::Origin;
 use super::rule_preferences::RulePreferences;
-use crate::clock::monotonic_ns;
 use crate::config::enforcement::Enforcement;
 use crate::notifications::queue::SoftLimitWarning;
 

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
 use control::oomd::Trigger;
+use headroom_linux::clock::monotonic_ns;
 use memory_ledger::cgroup::owner_of;
 use memory_ledger::cgroup_accounts::{CgroupAccount, Found, Look};
 use memory_ledger::{
@@ -20,7 +21,6 @@ use super::cgroup_tree::MAX_CGROUPS;
 use super::charge::size_by;
 use super::kill_plan::{CgroupScope, Decision, KillPlan, Method, PinnedVictim, Purpose};
 use super::shared_state::SharedState;
-use crate::clock::monotonic_ns;
 use crate::notifications::queue::SoftLimitWarning;
 
 /// Whether all processes were listed in the current check.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use control::oomd::{Explanation, Importance, Status, Trigger, UserLimit};
+use headroom_linux::clock::monotonic_ns;
 use memory_ledger::bytes::Bytes;
 use memory_ledger::cgroup::owner_of;
 use memory_ledger::cgroup_accounts::CgroupAccount;
@@ -15,7 +16,6 @@ use super::manager::OomManager;
 use super::shared_state::SharedState;
 use super::user_limits::{self, Alert};
 use crate::account_ref::to_ref;
-use crate::clock::monotonic_ns;
 use crate::config::enforcement::Enforcement;
 
 /// Shown in the status while kills are only observed.

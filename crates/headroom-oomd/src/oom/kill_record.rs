@@ -1,11 +1,12 @@
 //! Decisions as they are recorded and reported.
 
 use control::oomd::{Candidate, Explanation, KilledBy, Outcome, Trigger, Why};
+use headroom_linux::clock::monotonic_ns;
 use memory_ledger::{Account, AccountId, Choice, NoVictim, Process};
 
 use super::kill_plan::{KillPlan, Method, Purpose};
 use crate::account_ref::to_ref;
-use crate::clock::{epoch_micros, monotonic_ns};
+use crate::clock::epoch_micros;
 
 /// The record of a kill. `remark`: a note on too many recent kills; may be empty.
 pub(super) fn kill_record(plan: KillPlan, signalled_ns: u64, remark: &str) -> Why {

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use control::RequestId;
 use control::oomd::{HeldMemory, Trigger, Why};
+use headroom_linux::clock::monotonic_ns;
 use memory_ledger::cgroup::owner_of;
 use memory_ledger::{
     AccountId, Action, Cause, CgroupId, Change, KillToken, KillsInFlight, Latch, Limit, Margin,
@@ -35,7 +36,6 @@ use super::usage_monitor::UsageMonitor;
 use super::user_backstop::UserBackstop;
 use super::user_limits::{Alert, Crossing, UserLimits};
 use crate::account_ref::to_ref;
-use crate::clock::monotonic_ns;
 use crate::config::enforcement::Enforcement;
 use crate::config::ordinary_users;
 use crate::records::Records;

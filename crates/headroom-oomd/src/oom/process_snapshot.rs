@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use headroom_linux::clock::monotonic_ns;
 use memory_ledger::{
     AccountId, AddressSpaceId, Choice, Comm, Count, Groups, Growth, KillsInFlight, NoVictim,
     Process, ProcessId, Rules, Scope, choose,
@@ -14,7 +15,6 @@ use super::charge::{self, Size};
 use super::held_memory::HeldMemoryReports;
 use super::rule_preferences::RulePreferences;
 use super::user_preferences::{Sharing, UserPreferences};
-use crate::clock::monotonic_ns;
 
 /// Preallocated capacity, processes: a scan should not have to allocate when memory is short.
 const PROCESSES: usize = 8192;

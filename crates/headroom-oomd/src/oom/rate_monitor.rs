@@ -3,9 +3,8 @@
 use std::collections::BTreeSet;
 
 use control::oomd::Trigger;
+use headroom_linux::clock::monotonic_ns;
 use memory_ledger::{AccountId, KillRate, PressureTrigger, RateLimit, Sake};
-
-use crate::clock::monotonic_ns;
 
 /// Recent decisions, by the account or system for which they were made.
 #[derive(Default)]

@@ -1,6 +1,8 @@
 //! Timer of the scans of all accounts and processes, which do not rely on events.
 
-use crate::clock::{NS_PER_MS, monotonic_ns};
+use headroom_linux::clock::monotonic_ns;
+
+use crate::clock::NS_PER_MS;
 
 /// Interval of scans while an account is above its soft limit, milliseconds: the interval of the
 /// published timer.

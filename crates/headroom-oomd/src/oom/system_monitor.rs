@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use control::oomd::{Trigger, Why};
+use headroom_linux::clock::monotonic_ns;
 use machine_memory::machine::{MachineReader, Zram};
 use memory_ledger::bytes::Bytes;
 use memory_ledger::machine::usable_swap;
@@ -16,7 +17,7 @@ use memory_ledger::{
 use super::kill_plan::{Decision, KillPlan, Method, PinnedVictim, Purpose, Unarmed};
 use super::kill_record::no_kill_record;
 use super::shared_state::SharedState;
-use crate::clock::{NS_PER_MS, monotonic_ns};
+use crate::clock::NS_PER_MS;
 
 /// Interval of reading zram's compression ratio, and the stall time while memory is plenty,
 /// milliseconds.

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd};
 
+use headroom_linux::clock::monotonic_ns;
 use memory_ledger::{
     AccountId, Demand, KillsInFlight, Limit, Measurement, Measurements, Need, Order, SumState,
     SumUpdates, UsageSource, Victims, controller_use,
@@ -12,7 +13,6 @@ use memory_watch::{Backend, Correction, ProcessSample};
 use super::accounts::Accounts;
 use super::charge::{Size, size_by};
 use super::process_snapshot::ProcessSnapshot;
-use crate::clock::monotonic_ns;
 use crate::usage::{Files, Held, Member, Request, UsageWorker};
 
 /// Maximum number of measurements started per iteration of the event loop; others follow in the

@@ -4,14 +4,13 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use headroom_linux::clock::monotonic_ns;
 use memory_ledger::{AccountId, ProcessId};
 use memory_watch::{
     Backend, Charge, Charged, Event, NotifierError, Precision, ProcessSample, Reconciled,
     SlotLimit, UnarmedKills, Usage, Watch,
 };
 use rustix::event::{EventfdFlags, eventfd};
-
-use crate::clock::monotonic_ns;
 
 #[derive(Default)]
 struct State {

@@ -8,13 +8,14 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use headroom_linux::clock::monotonic_ns;
 use memory_ledger::measurement::OLDEST_MS;
 use memory_ledger::{AccountId, Order};
 use memory_watch::cgroups::Cgroups;
 
 use super::bounded::{Answer, BoundedReader, Question};
 use super::slice::SliceQuery;
-use crate::clock::{NS_PER_MS, monotonic_ns};
+use crate::clock::NS_PER_MS;
 
 /// How long a slice is not read after a read that timed out, milliseconds: a slow slice may occupy
 /// a reader once in a while.

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use headroom_linux::clock::monotonic_ns;
 use memory_ledger::measurement::READ_MS;
 use memory_ledger::{
     AccountId, ControllerUse, Count, Effort, Measurement, Order, ProcessId, Uid, UsageSource,
@@ -13,7 +14,7 @@ use super::bounded::{Answer, BATCH, BoundedReader, Question, thread_cpu_ns};
 use super::controller::{self, Controller};
 use super::mapped_files::MappedFiles;
 use super::slice::SliceQuery;
-use crate::clock::{NS_PER_MS, monotonic_ns};
+use crate::clock::NS_PER_MS;
 
 /// Maximum number of file descriptors examined per measurement, of all processes of the account
 /// together: about 4 µs each.

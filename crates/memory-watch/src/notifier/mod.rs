@@ -25,6 +25,7 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use headroom_linux::clock::monotonic_ns;
 use libbpf_rs::{Link, Map, MapCore, Object, RingBuffer, RingBufferBuilder};
 use memory_ledger::{AccountId, ProcessId};
 use zerocopy::FromBytes;
@@ -492,11 +493,6 @@ fn require_initial_pid_namespace() -> Result<(), NotifierError> {
         ));
     }
     Ok(())
-}
-
-/// CLOCK_MONOTONIC, which the programs use, nanoseconds.
-fn monotonic_ns() -> u64 {
-    headroom_linux::clock::now_ns(rustix::time::ClockId::Monotonic)
 }
 
 /// Waits until no program that was running at the time of the call is running any more.

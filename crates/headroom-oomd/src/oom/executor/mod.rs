@@ -15,6 +15,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use control::oomd::Outcome;
+use headroom_linux::clock::monotonic_ns;
 use memory_ledger::{
     AccountId, Cause, ChargedAccount, InFlightKill, KillToken, KillsInFlight, LatchAction, NewKill,
     Process, ProcessId, Sender, Settled, Signal,
@@ -30,7 +31,7 @@ use super::kill_plan::{CgroupScope, KillPlan, Method, open};
 use super::kill_record::kill_record;
 use super::rate_monitor::RateMonitor;
 use super::shared_state::SharedState;
-use crate::clock::{NS_PER_MS, monotonic_ns};
+use crate::clock::NS_PER_MS;
 use crate::notifications::pre_kill_hook::PreKillInfo;
 use crate::records::Records;
 

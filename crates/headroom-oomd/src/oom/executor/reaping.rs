@@ -4,11 +4,12 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use control::oomd::Outcome;
+use headroom_linux::clock::monotonic_ns;
 use memory_ledger::{InFlightKill, KillToken, KillsInFlight, Settled};
 use reclaim::{KillError, Mrelease, Progress, Reaper, Reclaim, Victim};
 use rustix::event::epoll;
 
-use crate::clock::{NS_PER_MS, monotonic_ns};
+use crate::clock::NS_PER_MS;
 
 /// Values of `epoll_event.data`. Victims have their tokens, from 1 on.
 const EVENTS: u64 = 0;
