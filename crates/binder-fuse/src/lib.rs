@@ -42,6 +42,7 @@ pub mod fuzzing;
 mod guardian;
 mod helper_mount;
 mod host;
+mod interrupt_timer;
 mod lookup_budget;
 mod loop_threads;
 mod mapping;

@@ -23,9 +23,9 @@ use rustix::event::EventfdFlags;
 
 use super::closing::{Charge, ClientFile, Closers};
 use super::install::{Failure, ReadRoom, SocketKeeper, close_all, install};
-use super::interrupt_timer::InterruptTimer;
 use super::tracee::{CallStop, End, Lost, Tracee};
 use crate::channel::Channel;
+use crate::interrupt_timer::InterruptTimer;
 use crate::placement;
 use crate::sync::lock;
 

@@ -9,7 +9,6 @@
 mod closing;
 mod fd_installer;
 mod install;
-mod interrupt_timer;
 #[cfg_attr(target_arch = "x86_64", path = "registers/x86_64.rs")]
 #[cfg_attr(not(target_arch = "x86_64"), path = "registers/other.rs")]
 mod registers;
@@ -20,7 +19,6 @@ mod trap;
 pub(crate) use closing::{Charge, ClientFile, Closers};
 pub(crate) use fd_installer::{Completion, FdInstaller, Job, Outcome};
 pub(crate) use install::ReadRoom;
-pub(crate) use interrupt_timer::InterruptTimer;
 pub(crate) use store::Store;
 pub(crate) use tracee::CallStop;
 pub(crate) use trap::{Outcome as TrapOutcome, Trap};

@@ -8,8 +8,8 @@
 use std::io;
 use std::time::Duration;
 
-use super::interrupt_timer::PERIOD;
 use super::registers::Registers;
+use crate::interrupt_timer::PERIOD;
 use crate::placement::{self, Move, Moved};
 
 /// Number of timer periods in which a thread must stop or make one call before it counts as stuck

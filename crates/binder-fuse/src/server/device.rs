@@ -433,7 +433,7 @@ impl Server {
         result: Result<(), Errno>,
     ) -> io::Result<()> {
         let result = result.map_or_else(|errno| -errno.code(), |()| 0);
-        self.calls.wake(request.caller.tid);
+        self.chain.wake(request.caller.tid);
         if !self.host.closes.is_empty() && self.answer_and_close(request, result, bwr) {
             return Ok(());
         }
@@ -472,13 +472,13 @@ impl Server {
     /// Makes a thread whose reply follows wake up on the CPU of the event loop, as long as the
     /// calls form one chain.
     fn place_woken(&mut self, tid: u32) -> Option<Moved> {
-        if !self.calls.wants_one_cpu() {
+        if !self.chain.wants_one_cpu() {
             return None;
         }
         match placement::move_here(tid) {
             Move::Moved(moved) => Some(moved),
             Move::Bound => {
-                self.calls.is_bound();
+                self.chain.is_bound();
                 None
             }
             Move::Refused => None,

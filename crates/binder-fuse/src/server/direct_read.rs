@@ -13,7 +13,7 @@ use rustix::thread::gettid;
 use super::Server;
 use crate::channel::{Blocking, Incoming};
 use crate::error::Error;
-use crate::files::InterruptTimer;
+use crate::interrupt_timer::InterruptTimer;
 
 /// Interval of the interruptions: bounds how long other events wait if no request arrives. Each one
 /// costs 5 to 10 us of the chain's CPU time.
@@ -55,8 +55,8 @@ impl DirectRead {
         }
     }
 
-    /// A request is read next. False: other events are polled next.
-    fn reads_next(&self) -> bool {
+    /// The next request is read by a blocking read. False: other events are polled first.
+    pub(super) fn reads_next(&self) -> bool {
         matches!(self.state, State::On { reads: ..MAX_READS })
     }
 
@@ -78,18 +78,17 @@ impl DirectRead {
 }
 
 impl Server {
-    /// Whether the next request is to be read by a blocking read.
-    pub(super) fn reads_directly(&mut self) -> bool {
-        if !self.calls.is_chain() || !self.queue.is_empty() || self.is_reclaiming() {
+    /// Makes the connection non-blocking unless calls form a chain and there is no other work.
+    pub(super) fn limit_direct_reads(&mut self) {
+        if !self.chain.is_chain() || !self.queue.is_empty() || self.is_reclaiming() {
             self.end_direct_reads();
         }
-        self.direct_read.reads_next()
     }
 
     /// Makes the connection blocking if calls form a chain. Called after a request was served.
     pub(super) fn begin_direct_reads(&mut self) {
         let may_begin = !self.direct_read.is_unavailable && self.externals.is_empty();
-        if !may_begin || !self.calls.is_chain() {
+        if !may_begin || !self.chain.is_chain() {
             return;
         }
         let Some(timer) = self.direct_read.timer() else { return };

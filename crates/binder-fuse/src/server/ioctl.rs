@@ -118,12 +118,12 @@ impl Server {
             // first.
             return self.send_error(header, libc::EBUSY);
         }
-        self.calls.request(caller.tid, Instant::now());
+        self.chain.request(caller.tid, Instant::now());
         if let Some(low_latency) = &mut self.low_latency {
             low_latency.note_call();
         }
         self.host.oldest_priority =
-            if self.calls.is_chain() { Freshness::Recent } else { Freshness::Current };
+            if self.chain.is_chain() { Freshness::Recent } else { Freshness::Current };
         self.collect_deferred(key, caller.tid);
         let request = PendingIoctl { key, caller, unique: header.unique, argument: argument_at };
         self.run_write_read(request, bwr)

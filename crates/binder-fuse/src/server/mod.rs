@@ -186,7 +186,7 @@ pub struct Server {
     freezes: freeze::Freezes,
     nonblock: NonblockLookups,
     hold_timer: hold_timer::HoldTimer,
-    calls: call_chain::CallChain,
+    chain: call_chain::CallChain,
     direct_read: direct_read::DirectRead,
     /// If configured and available.
     low_latency: Option<low_latency::LowLatency>,
@@ -321,7 +321,7 @@ impl Server {
             fd_deliveries: fd_delivery::FdDeliveries::default(),
             freezes: freeze::Freezes::new().map_err(Error::io("cannot make a timer"))?,
             nonblock: NonblockLookups::new().map_err(Error::io("cannot make an eventfd"))?,
-            calls: call_chain::CallChain::new(),
+            chain: call_chain::CallChain::new(),
             direct_read: direct_read::DirectRead::default(),
             low_latency,
             hold_timer: hold_timer::HoldTimer::new().map_err(Error::io("cannot make a timer"))?,
@@ -428,7 +428,8 @@ impl Server {
     }
 
     fn turn(&mut self) -> Result<(), Error> {
-        if self.reads_directly() {
+        self.limit_direct_reads();
+        if self.direct_read.reads_next() {
             self.read_directly()?;
         } else {
             self.serve_events()?;

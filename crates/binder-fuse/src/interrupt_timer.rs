@@ -9,7 +9,7 @@ use std::ptr::null_mut;
 use std::time::Duration;
 
 /// Interval of the timer.
-pub(super) const PERIOD: Duration = Duration::from_millis(5);
+pub(crate) const PERIOD: Duration = Duration::from_millis(5);
 
 /// A timer that interrupts the thread that created it; only that thread may use it.
 pub(crate) struct InterruptTimer(libc::timer_t);
@@ -45,7 +45,7 @@ impl InterruptTimer {
     }
 
     /// Arms the timer with an interval of [`PERIOD`] until the guard is dropped.
-    pub(super) fn arm(&self) -> Armed<'_> {
+    pub(crate) fn arm(&self) -> Armed<'_> {
         self.set_interval(PERIOD);
         Armed(self)
     }
@@ -60,7 +60,7 @@ impl InterruptTimer {
 }
 
 /// An armed timer.
-pub(super) struct Armed<'a>(&'a InterruptTimer);
+pub(crate) struct Armed<'a>(&'a InterruptTimer);
 
 impl Drop for Armed<'_> {
     fn drop(&mut self) {
