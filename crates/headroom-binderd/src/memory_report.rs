@@ -50,8 +50,7 @@ impl MemoryReports {
 }
 
 fn list(server: &Server) -> Vec<HeldMemory> {
-    let held = server.held_memory();
-    let entry = |held: &binder_fuse::HeldMemory| {
+    let entry = |held: binder_fuse::HeldMemory| {
         let uid = match (held.owner, held.holder) {
             (Owner::User(uid), _) => uid,
             (Owner::Namespace(_), Some(holder)) => holder.euid,
@@ -64,8 +63,8 @@ fn list(server: &Server) -> Vec<HeldMemory> {
         let file = MappedFile { major: device.major, minor: device.minor, inode };
         Some(HeldMemory { uid, pid, bytes: held.bytes, file: Some(file) })
     };
-    let large = held.iter().filter(|held| held.bytes >= SMALLEST_BYTES);
-    let mut entries: Vec<HeldMemory> = large.filter_map(entry).collect();
+    let mut entries: Vec<HeldMemory> =
+        server.held_memory(SMALLEST_BYTES).filter_map(entry).collect();
     entries.sort_unstable_by_key(|held| std::cmp::Reverse(held.bytes));
     entries.truncate(ENTRIES);
     entries

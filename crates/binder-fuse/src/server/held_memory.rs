@@ -32,18 +32,19 @@ pub struct BufferHolder {
 }
 
 impl Server {
-    /// The memory of all messages. Without passthrough it is in the page cache, and not held.
-    pub fn held_memory(&self) -> Vec<HeldMemory> {
-        if self.mapping == MappingKind::NotifyStore {
-            return Vec::new();
-        }
-        let queued = self.driver.owner_memory().map(|memory| HeldMemory {
+    /// The memory of all messages, in entries of at least `smallest_bytes`. Without passthrough it
+    /// is in the page cache, and not held.
+    pub fn held_memory(&self, smallest_bytes: u64) -> impl Iterator<Item = HeldMemory> {
+        let is_held = self.mapping == MappingKind::Passthrough;
+        let is_entry = move |bytes| is_held && bytes >= smallest_bytes;
+        let queued = self.driver.owner_memory().filter(move |memory| is_entry(memory.queued_bytes));
+        let queued = queued.map(|memory| HeldMemory {
             owner: memory.owner,
             bytes: memory.queued_bytes,
             holder: None,
         });
-        let areas = self.driver.area_memory().filter_map(|area| self.held_for_open(area));
-        queued.chain(areas).filter(|held| held.bytes > 0).collect()
+        let areas = self.driver.area_memory().filter(move |area| is_entry(area.bytes));
+        queued.chain(areas.filter_map(|area| self.held_for_open(area)))
     }
 
     fn held_for_open(&self, AreaMemory { process, bytes }: AreaMemory) -> Option<HeldMemory> {
