@@ -1,12 +1,13 @@
 //! Latency of a client's calls while other users attack the daemon.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use bench::machine::process_cpu_ns;
 use bench::measure::percentile;
 use bench::progress::Progress;
 use bench::results::{Key, Measurement, Value};
@@ -40,14 +41,9 @@ struct Arguments {
     /// Passes over all cases
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     passes: u32,
-    /// Passthrough or notify-store
-    #[arg(long, default_value = "passthrough", value_parser = mapping)]
+    /// Passthrough, notify-store or auto
+    #[arg(long, default_value = "passthrough")]
     mapping: Mapping,
-}
-
-fn mapping(text: &str) -> Result<Mapping, String> {
-    let all = [Mapping::Passthrough, Mapping::NotifyStore];
-    all.into_iter().find(|one| one.argument() == text).ok_or("passthrough or notify-store".into())
 }
 
 /// Attacks that run at the same time.
@@ -114,13 +110,13 @@ fn run(case: &Case, arguments: &Arguments, peer: &Path) -> Result<Sample> {
     let client = Client::open(bus.device(INNOCENT_DEVICE), &Options::default())?;
     // The daemon opens a descriptor for a client's address space at its first call.
     call_until(&client, Instant::now() + Duration::from_millis(100))?;
-    let before = descriptors(&bus);
+    let before = bus.descriptors();
     let mut attackers: Vec<Attacker> =
         case.attacks.iter().flat_map(|attack| attack.start(&bus, peer)).collect();
     let sample = measure(&client, &bus, Duration::from_secs(arguments.seconds))?;
     attackers.iter_mut().for_each(Attacker::kill);
-    let settled = wait::until(PATIENCE, || (descriptors(&bus) <= before + 1).then_some(()));
-    settled.ok_or_else(|| anyhow!("{} descriptors, {before} before", descriptors(&bus)))?;
+    let settled = wait::until(PATIENCE, || (bus.descriptors() <= before + 1).then_some(()));
+    settled.ok_or_else(|| anyhow!("{} descriptors, {before} before", bus.descriptors()))?;
     drop(client);
     service.kill();
     bus.wait_until_empty().and_then(|()| bus.stop()).map_err(|fault| anyhow!(fault))?;
@@ -128,7 +124,7 @@ fn run(case: &Case, arguments: &Arguments, peer: &Path) -> Result<Sample> {
 }
 
 fn measure(client: &Client, bus: &Bus, duration: Duration) -> Result<Sample> {
-    let (begun, steal, cpu) = (Instant::now(), Steal::now()?, cpu_time(bus.pid())?);
+    let (begun, steal, cpu) = (Instant::now(), Steal::now()?, process_cpu_ns(bus.pid())?);
     let end = begun + duration;
     let ended = AtomicBool::new(false);
     let (calls, delays) = scope(|scope| {
@@ -141,7 +137,8 @@ fn measure(client: &Client, bus: &Bus, duration: Duration) -> Result<Sample> {
     let (mut calls, mut delays) = (calls.map_err(panicked)??, delays.map_err(panicked)??);
     calls.sort_unstable();
     delays.sort_unstable();
-    let daemon_cpu = (cpu_time(bus.pid())? - cpu) / begun.elapsed().as_secs_f64();
+    let cpu_ns = process_cpu_ns(bus.pid())? - cpu;
+    let daemon_cpu = cpu_ns as f64 / begun.elapsed().as_nanos() as f64;
     Ok(Sample { calls, delays, daemon_cpu, steal: Steal::now()?.since(&steal) })
 }
 
@@ -174,21 +171,6 @@ fn probe_until(ended: &AtomicBool) -> Result<Vec<u64>> {
         delays.push(begun.elapsed().saturating_sub(INTERVAL).as_nanos() as u64);
     }
     Ok(delays)
-}
-
-fn descriptors(bus: &Bus) -> usize {
-    fs::read_dir(format!("/proc/{}/fd", bus.pid())).map_or(0, Iterator::count)
-}
-
-/// CPU time of a process, seconds.
-fn cpu_time(pid: u32) -> Result<f64> {
-    let path = PathBuf::from(format!("/proc/{pid}/stat"));
-    let stat = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-    let (_, fields) = stat.rsplit_once(") ").context("no name")?;
-    // utime and stime.
-    let ticks =
-        fields.split(' ').skip(11).take(2).map(str::parse::<u64>).sum::<Result<u64, _>>()?;
-    Ok(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
 
 /// CPU time of the machine since its start, ticks.

@@ -21,6 +21,8 @@ pub const INNOCENT_DEVICE: &str = "innocent";
 pub struct Attack {
     /// Name in tables.
     pub name: &'static str,
+    /// Of its processes.
+    uid: Uid,
     device: &'static str,
     /// The actions of its processes, in the order of their start.
     actions: &'static [Action],
@@ -38,17 +40,25 @@ enum Action {
 pub const ATTACKS: &[Attack] = &[
     Attack {
         name: "signals",
+        uid: ATTACKER,
         device: "signals",
         actions: &[Action::Ordinary(&["signalled-receivers", "24"])],
     },
-    Attack { name: "late memory", device: "late", actions: &[Action::LateClients] },
+    Attack {
+        name: "late memory",
+        uid: Uid(ATTACKER.0 + 1),
+        device: "late",
+        actions: &[Action::LateClients],
+    },
     Attack {
         name: "long ioctls",
+        uid: Uid(ATTACKER.0 + 2),
         device: "ioctls",
         actions: &[Action::Ordinary(&["long-ioctls", "8"])],
     },
     Attack {
         name: "many areas",
+        uid: Uid(ATTACKER.0 + 3),
         device: "areas",
         actions: &[
             Action::Ordinary(&["many-areas", "60000"]),
@@ -57,6 +67,7 @@ pub const ATTACKS: &[Attack] = &[
     },
     Attack {
         name: "lingering files",
+        uid: Uid(ATTACKER.0 + 4),
         device: "files",
         actions: &[Action::Ordinary(&["file-sink"]), Action::Ordinary(&["lingering-files", "20"])],
     },
@@ -65,12 +76,10 @@ pub const ATTACKS: &[Attack] = &[
 impl Attack {
     /// Starts its processes in the uid of this attack.
     pub fn start(&self, bus: &Bus, program: &Path) -> Vec<Attacker> {
-        let place = ATTACKS.iter().position(|attack| attack.name == self.name).unwrap_or(0);
-        let uid = Uid(ATTACKER.0 + place as u32);
         let start = |action: &Action| match action {
-            Action::Ordinary(words) => Attacker::start(bus, program, self.device, uid, words),
+            Action::Ordinary(words) => Attacker::start(bus, program, self.device, self.uid, words),
             Action::LateClients => {
-                let words = ["late-clients", &uid.to_string(), "64", "17"];
+                let words = ["late-clients", &self.uid.to_string(), "64", "17"];
                 Attacker::start_as_root(bus, program, self.device, &words)
             }
         };

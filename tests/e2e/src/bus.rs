@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::str::FromStr;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -41,6 +42,16 @@ impl Mapping {
             Self::NotifyStore => "notify-store",
             Self::Auto => "auto",
         }
+    }
+}
+
+impl FromStr for Mapping {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let all = [Self::Passthrough, Self::NotifyStore, Self::Auto];
+        let found = all.into_iter().find(|mapping| mapping.argument() == text);
+        found.ok_or("not passthrough, notify-store or auto")
     }
 }
 
@@ -219,6 +230,11 @@ impl Bus {
     /// Pid of the daemon.
     pub fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Number of descriptors that the daemon has open.
+    pub fn descriptors(&self) -> usize {
+        wait::descriptors(self.pid())
     }
 
     /// Mount point of the bus.

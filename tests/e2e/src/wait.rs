@@ -30,6 +30,11 @@ pub fn state(tid: u32) -> Option<char> {
     stat.rsplit_once(") ")?.1.chars().next()
 }
 
+/// Number of descriptors that a process has open; 0 if it has exited.
+pub fn descriptors(pid: u32) -> usize {
+    fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count)
+}
+
 /// The states of all threads of a process, and where in the kernel each of them sleeps.
 pub fn describe(pid: u32) -> String {
     let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {

@@ -54,17 +54,12 @@ struct Options {
     /// Duration of the load
     #[arg(long, default_value_t = 60.0)]
     minutes: f64,
-    /// Passthrough or notify-store
-    #[arg(long, default_value = "passthrough", value_parser = mapping)]
+    /// Passthrough, notify-store or auto
+    #[arg(long, default_value = "passthrough")]
     mapping: Mapping,
     /// Determines the load; printed at the start
     #[arg(long, default_value_t = Random::fresh_seed())]
     seed: u64,
-}
-
-fn mapping(text: &str) -> Result<Mapping, &'static str> {
-    let all = [Mapping::Passthrough, Mapping::NotifyStore];
-    all.into_iter().find(|one| one.argument() == text).ok_or("passthrough or notify-store")
 }
 
 fn main() -> ExitCode {
@@ -85,9 +80,9 @@ struct Held {
 }
 
 impl Held {
-    fn by(pid: u32) -> Self {
-        let count = |what| fs::read_dir(format!("/proc/{pid}/{what}")).map_or(0, Iterator::count);
-        Self { descriptors: count("fd"), threads: count("task") }
+    fn by(bus: &Bus) -> Self {
+        let tasks = fs::read_dir(format!("/proc/{}/task", bus.pid()));
+        Self { descriptors: bus.descriptors(), threads: tasks.map_or(0, Iterator::count) }
     }
 }
 
@@ -264,7 +259,7 @@ impl<'a> Load<'a> {
 }
 
 fn most_files(services: &[Peer]) -> Option<usize> {
-    services.iter().map(|one| Held::by(one.pid()).descriptors).max()
+    services.iter().map(|service| wait::descriptors(service.pid())).max()
 }
 
 fn peer(bus: &Bus, arguments: &[&str]) -> Result<Peer, String> {
@@ -287,7 +282,7 @@ fn soak(options: &Options) -> Result<(), String> {
     })?;
     // The daemon starts some threads with their first work, and keeps them.
     load(&bus, &Options { clients: 20, minutes: WARM_UP_MINUTES, ..*options })?;
-    let (empty, held) = (resident(&bus), Held::by(bus.pid()));
+    let (empty, held) = (resident(&bus), Held::by(&bus));
     load(&bus, options)?;
     println!("at the end: {:?}", bus.ls()?);
     for kind in KINDS {
@@ -296,8 +291,8 @@ fn soak(options: &Options) -> Result<(), String> {
             return Err(format!("{left} objects of kind {kind} are left"));
         }
     }
-    let same = wait::until(PATIENCE, || (Held::by(bus.pid()) == held).then_some(()));
-    same.ok_or_else(|| format!("the daemon holds {:?}, before {held:?}", Held::by(bus.pid())))?;
+    let same = wait::until(PATIENCE, || (Held::by(&bus) == held).then_some(()));
+    same.ok_or_else(|| format!("the daemon holds {:?}, before {held:?}", Held::by(&bus)))?;
     let left = resident(&bus);
     println!("RSS {empty} KiB before, {left} KiB after; {held:?} before and after");
     bus.stop()?;

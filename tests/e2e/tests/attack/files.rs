@@ -16,10 +16,6 @@ crate::attacks! {
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-fn descriptors(bus: &Bus) -> usize {
-    std::fs::read_dir(format!("/proc/{}/fd", bus.pid())).unwrap().count()
-}
-
 /// Passes the write end of a pipe to a process that is killed before it receives it, and waits
 /// until the daemon has closed it.
 fn pass_and_see_closed(bus: &Bus) {
@@ -38,7 +34,7 @@ fn files_whose_close_blocks_do_not_delay_other_files(bus: &Bus) {
     // From its first call on, a client has a descriptor for its address space.
     innocent.makes_calls(1);
     pass_and_see_closed(bus);
-    let before = descriptors(bus);
+    let before = bus.descriptors();
     let mut sink = attacker(bus, "binder", ATTACKER, &["file-sink"]);
     let mut attack = attacker(bus, "binder", ATTACKER, &["lingering-files", "20"]);
     sink.kill();
@@ -47,9 +43,9 @@ fn files_whose_close_blocks_do_not_delay_other_files(bus: &Bus) {
     }
     innocent.makes_calls(300);
     innocent.newcomer_makes_calls(bus);
-    assert!(descriptors(bus) > before, "the attack has not begun");
+    assert!(bus.descriptors() > before, "the attack has not begun");
     attack.kill();
     // The other ends of the sockets are closed now.
-    let settled = wait::until(PATIENCE, || (descriptors(bus) <= before).then_some(()));
-    assert!(settled.is_some(), "{} descriptors, {before} before", descriptors(bus));
+    let settled = wait::until(PATIENCE, || (bus.descriptors() <= before).then_some(()));
+    assert!(settled.is_some(), "{} descriptors, {before} before", bus.descriptors());
 }

@@ -34,10 +34,6 @@ fn threads_named(bus: &Bus, wanted: &str) -> usize {
     tasks.filter(|task| name(task).is_ok_and(|name| name.trim_end() == wanted)).count()
 }
 
-fn descriptors(bus: &Bus) -> usize {
-    fs::read_dir(format!("/proc/{}/fd", bus.pid())).unwrap().count()
-}
-
 /// The pids in a line of the attacker.
 fn pids(attack: &Peer, label: &str) -> Vec<u32> {
     let line = attack.line().unwrap();
@@ -62,7 +58,7 @@ fn areas_that_never_answer_in_many_uids_of_one_owner_cost_a_bounded_number_of_th
     // The first read that is parked for some time starts this thread, which has a descriptor.
     let started = || (threads_named(bus, "nonblock") > 0).then_some(());
     assert!(wait::until(PATIENCE, started).is_some(), "{}", wait::describe(bus.pid()));
-    let before = descriptors(bus);
+    let before = bus.descriptors();
     let program = Path::new(env!("CARGO_BIN_EXE_peer"));
     let words = ["late-clients", &ATTACKER.to_string(), AREAS, UIDS];
     let mut attack = Peer::start_on(bus, program, "binder", &words);
@@ -82,9 +78,9 @@ fn areas_that_never_answer_in_many_uids_of_one_owner_cost_a_bounded_number_of_th
     assert!(loop_threads(bus) <= MAX_BLOCKED, "{}", wait::describe(bus.pid()));
     kill(accomplice);
     let settled = wait::until(PATIENCE, || {
-        (loop_threads(bus) == 1 && descriptors(bus) <= before).then_some(())
+        (loop_threads(bus) == 1 && bus.descriptors() <= before).then_some(())
     });
-    let left = (descriptors(bus), before);
+    let left = (bus.descriptors(), before);
     assert!(settled.is_some(), "{left:?} descriptors; {}", wait::describe(bus.pid()));
 }
 
