@@ -8,6 +8,13 @@ use anyhow::{Context, Result};
 
 /// The first argument that makes a benchmark a peer.
 pub const PEER: &str = "peer";
+
+/// The arguments of a peer; `None`: the program was not started as one.
+pub fn arguments() -> Option<Vec<String>> {
+    let mut words = std::env::args().skip(1);
+    (words.next()? == PEER).then(|| words.collect())
+}
+
 /// Line that a peer prints on stderr when it accepts requests.
 const READY: &str = "ready";
 

@@ -38,11 +38,8 @@ struct Arguments {
 }
 
 fn main() -> Result<()> {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    if let Some((first, rest)) = words.split_first()
-        && first == peer::PEER
-    {
-        return passing::play(rest);
+    if let Some(arguments) = peer::arguments() {
+        return passing::play(&arguments);
     }
     run(&Arguments::parse())
 }

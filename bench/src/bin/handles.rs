@@ -50,9 +50,8 @@ struct Arguments {
 }
 
 fn main() -> Result<()> {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    if let [first, device] = &words[..]
-        && first == peer::PEER
+    if let Some(arguments) = peer::arguments()
+        && let [device] = &arguments[..]
     {
         return stash::serve(device);
     }

@@ -44,11 +44,8 @@ fn named_program(text: &str) -> Result<(String, PathBuf)> {
 }
 
 fn main() -> Result<()> {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    if let Some((first, rest)) = words.split_first()
-        && first == peer::PEER
-    {
-        return pingpong::serve(rest);
+    if let Some(arguments) = peer::arguments() {
+        return pingpong::serve(&arguments);
     }
     run(&Arguments::parse())
 }

@@ -37,11 +37,8 @@ struct Arguments {
 }
 
 fn main() -> Result<()> {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    if let Some((first, rest)) = words.split_first()
-        && first == peer::PEER
-    {
-        return mix::play(rest);
+    if let Some(arguments) = peer::arguments() {
+        return mix::play(&arguments);
     }
     let mut arguments = Arguments::parse();
     if arguments.quick {

@@ -55,9 +55,9 @@ struct Arguments {
 }
 
 fn main() -> Result<()> {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    if let [first, kind, uid] = &words[..]
-        && (first == peer::PEER && kind == fault_work::KIND)
+    if let Some(arguments) = peer::arguments()
+        && let [kind, uid] = &arguments[..]
+        && kind == fault_work::KIND
     {
         return fault_work::serve(uid);
     }

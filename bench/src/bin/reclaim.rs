@@ -116,10 +116,8 @@ struct Arguments {
 }
 
 fn main() -> Result<()> {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    if let Some((first, rest)) = words.split_first()
-        && first == peer::PEER
-        && let Some(done) = victims::serve(rest)
+    if let Some(arguments) = peer::arguments()
+        && let Some(done) = victims::serve(&arguments)
     {
         return done;
     }

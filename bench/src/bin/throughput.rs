@@ -42,11 +42,8 @@ struct Arguments {
 }
 
 fn main() -> Result<()> {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    if let Some((first, rest)) = words.split_first()
-        && first == peer::PEER
-    {
-        return throughput::play(rest);
+    if let Some(arguments) = peer::arguments() {
+        return throughput::play(&arguments);
     }
     let mut arguments = Arguments::parse();
     if arguments.quick {
