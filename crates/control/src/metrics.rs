@@ -144,7 +144,7 @@ impl Page {
         self.family(name, "histogram", help);
         let bucket = format!("{name}_bucket");
         let mut sum = 0;
-        for (bound_us, count) in oomd::BOUNDS_US.iter().zip(&histogram.counts) {
+        for (bound_us, count) in histogram.bounds_us.iter().zip(&histogram.counts) {
             sum += count;
             self.sample(&bucket, &[("le", &seconds(*bound_us))], sum);
         }
@@ -406,7 +406,23 @@ mod tests {
         assert_eq!(at("0.00005"), &"t_bucket{le=\"0.00005\"} 1");
         assert_eq!(at("0.0001"), &"t_bucket{le=\"0.0001\"} 2");
         assert_eq!(at("0.00025"), &"t_bucket{le=\"0.00025\"} 3");
-        assert_eq!(lines[2 + oomd::BOUNDS_US.len()], "t_bucket{le=\"+Inf\"} 4");
+        assert_eq!(lines[2 + histogram.bounds_us.len()], "t_bucket{le=\"+Inf\"} 4");
         assert_eq!(lines.last(), Some(&"t_count 4"));
+    }
+
+    #[test]
+    fn buckets_of_another_version_keep_their_bounds() {
+        let json = r#"{"bounds_us":[1000,2000],"counts":[5,1,2],"sum_us":9000}"#;
+        let mut page = Page::default();
+        page.histogram("t", "T.", &serde_json::from_str(json).unwrap());
+        let lines: Vec<&str> = page.text.lines().skip(2).collect();
+        let expected = [
+            "t_bucket{le=\"0.001\"} 5",
+            "t_bucket{le=\"0.002\"} 6",
+            "t_bucket{le=\"+Inf\"} 8",
+            "t_sum 0.009",
+            "t_count 8",
+        ];
+        assert_eq!(lines, expected);
     }
 }

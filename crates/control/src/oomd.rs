@@ -301,28 +301,40 @@ pub struct Kills {
     pub count: u64,
 }
 
-/// Upper bounds of a histogram's buckets, microseconds; what is longer is in one bucket more. From
-/// a kill in the page fault to a victim that hardly gets a CPU.
+/// Upper bounds of a new histogram's buckets, microseconds: from a kill in the page fault to a
+/// victim that hardly gets a CPU.
 #[rustfmt::skip]
-pub const BOUNDS_US: [u64; 19] = [
+const BOUNDS_US: [u64; 19] = [
     10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000,
     100_000, 250_000, 500_000, 1_000_000, 2_500_000, 5_000_000, 10_000_000,
 ];
 
-/// Durations, counted in buckets.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// Durations, counted in buckets. The message contains the bounds, since the program that reads it
+/// may have another version.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Histogram {
-    /// Counts per bucket, not cumulative.
-    pub counts: [u64; BOUNDS_US.len() + 1],
+    /// Upper bounds of the buckets, microseconds, ascending.
+    pub bounds_us: Vec<u64>,
+    /// Counts per bucket, not cumulative; the last one is of durations above all bounds.
+    pub counts: Vec<u64>,
     /// Sum of all durations, microseconds.
     pub sum_us: u64,
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        let counts = vec![0; BOUNDS_US.len() + 1];
+        Self { bounds_us: BOUNDS_US.to_vec(), counts, sum_us: 0 }
+    }
 }
 
 impl Histogram {
     /// Counts a duration of `micros` microseconds.
     pub fn add(&mut self, micros: u64) {
-        let at = BOUNDS_US.iter().take_while(|bound| micros > **bound).count();
-        self.counts[at] += 1;
+        let at = self.bounds_us.partition_point(|bound| *bound < micros);
+        if let Some(count) = self.counts.get_mut(at) {
+            *count += 1;
+        }
         self.sum_us = self.sum_us.saturating_add(micros);
     }
 
