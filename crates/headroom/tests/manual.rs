@@ -52,6 +52,18 @@ fn users_are_completed() {
         assert_eq!(String::from_utf8_lossy(&output.stdout), "root\n", "{words}: {output:?}");
     }
     assert!(stdout_of(&["completions", "zsh"]).contains(":_users'"));
+    let fish = stdout_of(&["completions", "fish"]);
+    for condition in [
+        "limit; and __fish_seen_subcommand_from set",
+        "limit; and __fish_seen_subcommand_from clear",
+        "explain",
+        "run-oom-killer",
+    ] {
+        let line = format!(
+            "-n \"__fish_headroom_using_subcommand {condition}\" -f -a \"(__fish_complete_users)\""
+        );
+        assert_eq!(fish.matches(&line).count(), 1, "{condition}");
+    }
 }
 
 #[test]
