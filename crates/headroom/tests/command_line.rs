@@ -3,6 +3,7 @@
 mod support;
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::Stdio;
 
@@ -241,6 +242,39 @@ fn replies_of_the_daemon_are_shown_as_text_and_as_json() {
         assert_eq!(code, Some(0), "{arguments:?}: {stderr}");
         serde_json::from_str::<serde_json::Value>(&stdout)
             .unwrap_or_else(|e| panic!("{arguments:?} --json printed no JSON ({e}): {stdout}"));
+    }
+}
+
+#[test]
+fn an_ordinary_user_learns_that_only_root_sees_the_other_users() {
+    if !test_support::privileged() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("oomd.sock");
+    let _daemon = FakeDaemon::start(socket.clone(), |request: Request| match request {
+        Request::ListLimits => Reply::Limits { limits: Vec::new() },
+        Request::Why { .. } => Reply::Why { records: Vec::new() },
+        request => fake_oomd(request),
+    });
+    // Another user connects to the socket.
+    for (path, mode) in [(dir.path(), 0o755), (&*socket, 0o666)] {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    }
+    const NOBODY: u32 = 65534;
+    let cases: &[(&[&str], i32, &str, &str)] = &[
+        (&["limit", "list"], 0, "no user has a limit", "you have no limit; only root sees"),
+        (&["top", "--once"], 0, "no user has a limit", "you have no limit; only root sees"),
+        (&["why"], 0, "no process was killed", "no decision about you"),
+        (&["limit", "get", "65534"], 0, "nobody has no limit", "nobody has no limit"),
+        (&["limit", "get", "daemon"], 1, "daemon has no limit", "visible to daemon and root only"),
+    ];
+    for (arguments, code, to_root, to_user) in cases {
+        let (_, stdout, _) = run(headroom(dir.path()).args(*arguments));
+        assert!(stdout.contains(to_root), "{arguments:?}: {stdout}");
+        let as_user = run(headroom(dir.path()).args(*arguments).uid(NOBODY).gid(NOBODY));
+        assert_eq!(as_user.0, Some(*code), "{arguments:?}: {as_user:?}");
+        assert!((as_user.1.clone() + &as_user.2).contains(to_user), "{arguments:?}: {as_user:?}");
     }
 }
 

@@ -13,6 +13,7 @@ use crate::helpers::client::{call_oomd, unexpected};
 use crate::helpers::output;
 use crate::helpers::size::{Amount, Size};
 use crate::helpers::user::{self, User};
+use crate::helpers::visibility::Visibility;
 
 /// Runs the command.
 pub fn limit(globals: &Globals, command: &LimitCommand) -> anyhow::Result<()> {
@@ -21,7 +22,12 @@ pub fn limit(globals: &Globals, command: &LimitCommand) -> anyhow::Result<()> {
         LimitCommand::Get { user } => get(globals, user),
         LimitCommand::List => {
             let limits = limits(globals)?;
-            output::print_as(globals.format(), &json!({ "limits": limits }), || table(&limits))
+            output::print_as(globals.format(), &json!({ "limits": limits }), || {
+                if limits.is_empty() {
+                    return format!("{}\n", Visibility::ours().no_limit());
+                }
+                table(&limits)
+            })
         }
         LimitCommand::Clear { user } => {
             let account = user.account(&globals.oomd_socket)?;
@@ -56,6 +62,11 @@ fn get(globals: &Globals, user: &User) -> anyhow::Result<()> {
     if limit.is_none() {
         // Accounts of users exist without a limit; groups and cgroups exist only with one.
         user.account(&globals.oomd_socket)?;
+        let hidden = match (Visibility::ours(), user) {
+            (Visibility::Own(us), User::Uid(uid)) => us != *uid,
+            _ => false,
+        };
+        ensure!(!hidden, "the limit of {user} is visible to {user} and root only");
     }
     output::print_as(globals.format(), &json!({ "limit": limit }), || match &limit {
         Some(limit) => table(std::slice::from_ref(limit)),
@@ -89,9 +100,6 @@ fn done(globals: &Globals, request: &Request) -> anyhow::Result<()> {
 }
 
 fn table(limits: &[UserLimit]) -> String {
-    if limits.is_empty() {
-        return "no user has a limit\n".into();
-    }
     let name = |it: &UserLimit| user::owner(it.account, it.group.as_deref(), it.cgroup.as_deref());
     let names: Vec<String> = limits.iter().map(name).collect();
     let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0).max(4);
@@ -190,7 +198,6 @@ mod tests {
         let of_cgroup = UserLimit { cgroup: Some("/a/ci.service".into()), ..limit };
         let text = table(&[of_cgroup]);
         assert!(text.contains("/a/ci.service") && !text.contains("together"), "{text}");
-        assert_eq!(table(&[]), "no user has a limit\n");
     }
 
     #[test]

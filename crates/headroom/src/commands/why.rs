@@ -10,6 +10,7 @@ use control::subscription::Subscription;
 use crate::arguments::Globals;
 use crate::helpers::output::{self, Format};
 use crate::helpers::size::Size;
+use crate::helpers::visibility::Visibility;
 use crate::helpers::{client, decision, user};
 
 /// Runs the command.
@@ -27,7 +28,7 @@ pub fn why(globals: &Globals, number: u32, id: Option<u64>) -> anyhow::Result<()
     }
     let document = serde_json::json!({ "decisions": records });
     output::print_as(globals.format(), &document, || match &records[..] {
-        [] => "no process was killed since headroom-oomd started\n".into(),
+        [] => format!("{}\n", Visibility::ours().no_decision()),
         records => decision::explain_all(records),
     })
 }

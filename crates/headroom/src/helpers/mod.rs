@@ -12,3 +12,4 @@ pub mod signals;
 pub mod size;
 pub mod status_line;
 pub mod user;
+pub mod visibility;

@@ -16,6 +16,7 @@ use super::words::{
     percent, stall_text, swap_text, thousandths,
 };
 use crate::helpers::output::printable;
+use crate::helpers::visibility::Visibility;
 
 /// Minimum width of a useful bar, columns.
 const BAR: usize = 10;
@@ -151,7 +152,8 @@ fn draw_table(buffer: &mut Buffer, area: Rect, view: &mut View) {
         put(buffer, area, line + 1, text);
     }
     if view.rows.is_empty() {
-        put(buffer, area, 1, Line::raw("no user has a limit; n sets one"));
+        let none = Visibility::ours().no_limit();
+        put(buffer, area, 1, Line::raw(format!("{none}; n sets one")));
     }
 }
 

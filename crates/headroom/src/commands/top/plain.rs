@@ -10,6 +10,7 @@ use super::view::Row;
 use super::words::{
     COLUMNS, NAME, daemon_line, decision, memory_text, percent, stall_text, swap_text,
 };
+use crate::helpers::visibility::Visibility;
 
 /// A snapshot as text.
 pub fn text(snapshot: &Snapshot, rows: &[Row]) -> String {
@@ -33,7 +34,7 @@ pub fn text(snapshot: &Snapshot, rows: &[Row]) -> String {
         let _ = writeln!(text, "  {:>6}", percent(row.share()));
     }
     if rows.is_empty() {
-        text.push_str("no user has a limit\n");
+        let _ = writeln!(text, "{}", Visibility::ours().no_limit());
     }
     if !snapshot.decisions.is_empty() {
         text.push('\n');
