@@ -19,7 +19,9 @@ pub mod watch;
 pub use capability::{Capability, Probe};
 pub use choice::{Chosen, choose_source};
 pub use error::NotifierError;
-pub use notifier::{Notifier, account_of_key, key_of_account, remove_left_pins};
+pub use notifier::{
+    Notifier, account_of_key, enforces_without_daemon, key_of_account, remove_left_pins,
+};
 pub use poller::ProcPoller;
 pub use watch::{
     Backend, Charge, Charged, Correction, Event, Inherited, Killed, KilledBy, Precision,

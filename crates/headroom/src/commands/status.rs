@@ -11,12 +11,15 @@ use serde::Serialize;
 use crate::arguments::Globals;
 use crate::helpers::output::printable;
 use crate::helpers::status_line::{binderd_line, oomd_line};
-use crate::helpers::{client, oom_daemons, output};
+use crate::helpers::{client, kernel_limits, oom_daemons, output};
 
 #[derive(Serialize)]
 struct Both {
     binderd: Daemon<binderd::Status>,
     oomd: Daemon<oomd::Status>,
+    /// Without the OOM daemon: whether its limits are still enforced in the kernel. `None`: it
+    /// runs, or only root sees it.
+    limits_left_in_kernel: Option<bool>,
     /// Other programs that act on a shortage of memory.
     other_oom_daemons: Vec<&'static str>,
 }
@@ -39,14 +42,19 @@ impl<S> From<anyhow::Result<S>> for Daemon<S> {
 
 /// Runs the command. The exit code is 1 if no daemon runs.
 pub fn status(globals: &Globals) -> anyhow::Result<ExitCode> {
+    let oomd = client::oomd_status(&globals.oomd_socket);
     let both = Both {
         binderd: client::binderd_status(&globals.binderd_socket).into(),
-        oomd: client::oomd_status(&globals.oomd_socket).into(),
+        limits_left_in_kernel: oomd.is_err().then(kernel_limits::are_left).flatten(),
+        oomd: oomd.into(),
         other_oom_daemons: oom_daemons::running(Path::new("/proc")),
     };
     output::print_as(globals.format(), &both, || {
         let mut text = paragraph("binder", &both.binderd, binderd_line, |s| &s.degraded);
         text += &paragraph("oom", &both.oomd, oomd_line, |s| &s.degraded);
+        if both.limits_left_in_kernel == Some(true) {
+            let _ = writeln!(text, "        {}", kernel_limits::STILL_ENFORCED);
+        }
         if !both.other_oom_daemons.is_empty() {
             let names = both.other_oom_daemons.join(", ");
             let _ = writeln!(text, "        also running: {names} (see `headroom doctor`)");

@@ -4,6 +4,7 @@ pub mod client;
 pub mod clock;
 pub mod decision;
 pub mod exit_code;
+pub mod kernel_limits;
 pub mod oom_daemons;
 pub mod oomd_config;
 pub mod output;

@@ -33,7 +33,7 @@ use zerocopy::FromBytes;
 use self::accounts::Strays;
 use self::capacity::Capacity;
 use self::pins::Pins;
-pub use self::pins::remove_left as remove_left_pins;
+pub use self::pins::{enforces as enforces_without_daemon, remove_left as remove_left_pins};
 pub use self::run_stats::{CountRuns, RunStats};
 use self::shared_map::SharedMap;
 use self::slots::Slots;

@@ -120,6 +120,12 @@ pub fn remove_left(root: &Path) -> Result<bool, NotifierError> {
     Ok(left)
 }
 
+/// Whether a program is pinned under `root` that enforces limits; only if no daemon runs, these are
+/// limits of an earlier one.
+pub fn enforces(root: &Path) -> bool {
+    versions(root).iter().any(|folder| folder.join(LINK).exists())
+}
+
 /// Creates a folder with access for its owner only; an existing one is kept.
 fn make(path: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(path) {
@@ -177,19 +183,22 @@ fn remove_pins(folder: &Path) {
 
 /// Removes the folders of all versions but one. Files with other names are kept.
 fn remove_versions(root: &Path, but: Option<&Path>) -> bool {
-    let is_version = |path: &Path| {
+    let mut any = false;
+    for folder in versions(root).iter().filter(|folder| but.is_none_or(|but| but != *folder)) {
+        remove_pins(folder);
+        any |= std::fs::remove_dir(folder).is_ok();
+    }
+    any
+}
+
+/// The folders of all versions.
+fn versions(root: &Path) -> Vec<PathBuf> {
+    let is_version = |path: &PathBuf| {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         name.len() == 16 && name.bytes().all(|byte| byte.is_ascii_hexdigit())
     };
     let entries = std::fs::read_dir(root).into_iter().flatten().flatten();
-    let mut any = false;
-    for folder in entries.map(|entry| entry.path()) {
-        if is_version(&folder) && but.is_none_or(|but| but != folder) {
-            remove_pins(&folder);
-            any |= std::fs::remove_dir(&folder).is_ok();
-        }
-    }
-    any
+    entries.map(|entry| entry.path()).filter(is_version).collect()
 }
 
 /// FNV-1a, 64 bits: only distinguishes versions, not collision-resistant.
@@ -207,6 +216,17 @@ mod tests {
     fn fingerprints_are_those_of_fnv_1a() {
         assert_eq!(fingerprint(b""), 0xcbf2_9ce4_8422_2325);
         assert_eq!(fingerprint(b"a"), 0xaf63_dc4c_8601_ec8c);
+    }
+
+    #[test]
+    fn limits_are_enforced_while_the_link_of_a_version_is_pinned() {
+        let root = tempfile::tempdir().unwrap();
+        let version = root.path().join("0123456789abcdef");
+        std::fs::create_dir(&version).unwrap();
+        assert!(!enforces(root.path()), "accounts without a program");
+        std::fs::write(version.join(LINK), "").unwrap();
+        assert!(enforces(root.path()));
+        assert!(!enforces(&root.path().join("missing")));
     }
 
     #[test]

@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use crate::arguments::Globals;
 use crate::helpers::output::{self, printable};
-use crate::helpers::{client, status_line};
+use crate::helpers::{client, kernel_limits, status_line};
 use check::Check;
 
 #[derive(Serialize)]
@@ -64,7 +64,10 @@ fn daemons(globals: &Globals) -> Vec<Check> {
         .map_err(|e| format!("{e:#}"));
     let oomd = client::oomd_status(&globals.oomd_socket)
         .map(|s| line_with_degraded(status_line::oomd_line(&s), &s.degraded))
-        .map_err(|e| format!("{e:#}"));
+        .map_err(|error| match kernel_limits::are_left() {
+            Some(true) => format!("{error:#}; {}", kernel_limits::STILL_ENFORCED),
+            _ => format!("{error:#}"),
+        });
     vec![
         Check::new(
             "headroom-binderd",
@@ -75,7 +78,7 @@ fn daemons(globals: &Globals) -> Vec<Check> {
         Check::new(
             "headroom-oomd",
             oomd,
-            "no limit is enforced",
+            "no limit can be set, and nothing acts when the machine runs short of memory",
             "systemctl start headroom-oomd, or headroom up",
         ),
     ]
