@@ -196,17 +196,36 @@ fn one_daemon_that_cannot_start_takes_the_other_down() {
 }
 
 #[test]
-fn a_killed_daemon_is_reported_and_its_files_are_removed() {
+fn a_killed_daemon_is_reported_and_the_other_one_runs_on() {
     need_daemons!();
-    for (victim, name) in [(0, "binder"), (1, "oom")] {
+    for (victim, name, socket) in [(0, "binder", "binderd.sock"), (1, "oom", "oomd.sock")] {
         let mut up = Up::start(&[]);
         up.expect("headroom ", "ready");
         let daemons = up.daemons();
         kill_process(daemons[victim], Signal::KILL).unwrap();
-        assert_eq!(up.end(), Some(1));
         up.expect("headroom: ", &format!("{name} was killed by signal 9"));
+        assert!(!up.dir.path().join(socket).exists(), "{socket} is left");
+        test_kill_process(daemons[1 - victim]).expect("the other daemon has ended");
+        assert_eq!(up.is_mounted(), name == "oom", "the bus");
+        up.signal(Signal::INT);
+        assert_eq!(up.end(), Some(1));
+        up.expect("headroom ", "not cleanly");
         up.assert_nothing_is_left(&daemons);
     }
+}
+
+#[test]
+fn up_ends_with_the_last_daemon() {
+    need_daemons!();
+    let mut up = Up::start(&[]);
+    up.expect("headroom ", "ready");
+    let daemons = up.daemons();
+    for (daemon, name) in daemons.into_iter().zip(["binder", "oom"]) {
+        kill_process(daemon, Signal::KILL).unwrap();
+        up.expect("headroom: ", &format!("{name} was killed by signal 9"));
+    }
+    assert_eq!(up.end(), Some(1));
+    up.assert_nothing_is_left(&daemons);
 }
 
 #[test]

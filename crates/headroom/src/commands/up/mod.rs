@@ -52,10 +52,10 @@ pub fn up(globals: &Globals, options: &Up) -> anyhow::Result<ExitCode> {
     let signals = BlockedSignals::block(&watched).context("cannot block signals")?;
     let mut daemons = Vec::new();
     let outcome = start(globals, options, &mut daemons)
-        .and_then(|()| supervise(globals, &mut daemons, &signals));
-    let clean = stop(&mut daemons, &signals);
-    sweep(&daemons, globals, options);
-    outcome?;
+        .and_then(|()| supervise(globals, options, &mut daemons, &signals));
+    let stopped = stop(&mut daemons, &signals);
+    daemons.iter().for_each(|daemon| sweep(daemon, globals, options));
+    let clean = outcome? && stopped;
     watch::print_line("headroom", if clean { "stopped" } else { "stopped, but not cleanly" });
     Ok(if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -130,6 +130,15 @@ impl Daemon {
         self.ended.is_some()
     }
 
+    /// What continues when it has ended, and how to start it again.
+    fn consequence(&self) -> &'static str {
+        if self.name == OOM {
+            "the bus is still served; start it again: headroom up --no-binder"
+        } else {
+            "limits are still enforced; start it again: headroom up --no-oom"
+        }
+    }
+
     fn signal(&self, signal: Signal) {
         if self.ended.is_none() {
             // A child that is not reaped yet, so its pid is not reused.
@@ -141,25 +150,34 @@ impl Daemon {
     }
 }
 
-/// Runs until a signal requests the end (`Ok`), or until a daemon exits or does not become ready.
+/// Runs until a signal requests the end; returns whether all daemons ran until then. An error if
+/// one does not become ready, or if none runs any more. One that ends later is reported, and the
+/// other one runs on: the crash of one must not end the other's calls or limits.
 fn supervise(
     globals: &Globals,
-    daemons: &mut [Daemon],
+    options: &Up,
+    daemons: &mut Vec<Daemon>,
     signals: &BlockedSignals,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<bool> {
     let start = Instant::now();
     let mut all_ready = false;
+    let mut all_run = true;
     loop {
         if signals.termination_within(TICK) {
-            return Ok(());
+            return Ok(all_run);
         }
-        for daemon in daemons.iter_mut() {
-            if daemon.has_ended() {
-                bail!("{} {}", daemon.name, describe(daemon.ended));
-            }
-            if !daemon.ready.is_set() && start.elapsed() > READY_PATIENCE {
-                bail!("{} did not answer within {} s", daemon.name, READY_PATIENCE.as_secs());
-            }
+        if let Some(at) = daemons.iter_mut().position(Daemon::has_ended) {
+            let daemon = daemons.remove(at);
+            // At once: another daemon may have the socket later.
+            sweep(&daemon, globals, options);
+            let end = format!("{} {}", daemon.name, describe(daemon.ended));
+            ensure!(all_ready && !daemons.is_empty(), end);
+            output::warn(format_args!("{end}; {}", daemon.consequence()));
+            all_run = false;
+        }
+        let late = |daemon: &&Daemon| !daemon.ready.is_set() && start.elapsed() > READY_PATIENCE;
+        if let Some(daemon) = daemons.iter().find(late) {
+            bail!("{} did not answer within {} s", daemon.name, READY_PATIENCE.as_secs());
         }
         if !all_ready && daemons.iter().all(|daemon| daemon.ready.is_set()) {
             all_ready = true;
@@ -203,29 +221,24 @@ fn stop(daemons: &mut [Daemon], signals: &BlockedSignals) -> bool {
     daemons.iter().all(|daemon| daemon.ended.is_some_and(|status| status.success()))
 }
 
-/// Removes the socket and mount of a killed daemon. (A daemon that exited has cleaned up, and the
-/// socket may belong to another daemon, which it found in use.)
-fn sweep(daemons: &[Daemon], globals: &Globals, options: &Up) {
-    let was_killed = |daemon: &&Daemon| daemon.ended.is_some_and(|end| end.signal().is_some());
-    for daemon in daemons.iter().filter(was_killed) {
-        if daemon.name == OOM {
-            let _ = std::fs::remove_file(&globals.oomd_socket);
-            continue;
-        }
-        let _ = std::fs::remove_file(&globals.binderd_socket);
-        // Only a mount without a server returns this error.
-        if rustix::fs::statfs(&options.mount).err() == Some(Errno::NOTCONN) {
-            match unmount(&options.mount, UnmountFlags::DETACH) {
-                Ok(()) => {
-                    watch::print_line(BINDER, &format!("unmounted {}", options.mount.display()))
-                }
-                Err(errno) => {
-                    output::warn(format_args!(
-                        "cannot unmount {}: {errno}",
-                        options.mount.display()
-                    ));
-                }
-            }
+/// Removes the socket and mount of a daemon if it was killed. (A daemon that exited has cleaned up,
+/// and the socket may belong to another daemon, which it found in use.)
+fn sweep(daemon: &Daemon, globals: &Globals, options: &Up) {
+    let was_killed = daemon.ended.is_some_and(|end| end.signal().is_some());
+    if !was_killed {
+        return;
+    }
+    if daemon.name == OOM {
+        let _ = std::fs::remove_file(&globals.oomd_socket);
+        return;
+    }
+    let _ = std::fs::remove_file(&globals.binderd_socket);
+    // Only a mount without a server returns this error.
+    if rustix::fs::statfs(&options.mount).err() == Some(Errno::NOTCONN) {
+        let mount = options.mount.display();
+        match unmount(&options.mount, UnmountFlags::DETACH) {
+            Ok(()) => watch::print_line(BINDER, &format!("unmounted {mount}")),
+            Err(errno) => output::warn(format_args!("cannot unmount {mount}: {errno}")),
         }
     }
 }
