@@ -5,7 +5,9 @@
 //! client has its own mapping. A device file that is bound alone can be opened once only. Links in
 //! `/dev` are made by a hook, as CDI has no edit for them.
 
+use std::fs::{DirBuilder, OpenOptions};
 use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -94,8 +96,13 @@ impl Specification {
         let path = path(folder, name);
         // Runtimes read files that end in .json and .yaml only.
         let new = path.with_extension("new");
-        let written = std::fs::create_dir_all(folder).and_then(|()| {
-            let mut file = std::fs::File::create(&new)?;
+        // Runtimes execute the hook as root, so no umask may make the file or its folder writable
+        // for others.
+        let made = DirBuilder::new().recursive(true).mode(0o755).create(folder);
+        let written = made.and_then(|()| {
+            let mut options = OpenOptions::new();
+            let mut file =
+                options.write(true).create(true).truncate(true).mode(0o644).open(&new)?;
             serde_json::to_writer_pretty(&mut file, self)?;
             file.write_all(b"\n")?;
             std::fs::rename(&new, &path)
@@ -198,6 +205,20 @@ mod tests {
         assert_eq!(hooks[0].path, "/usr/bin/headroom");
         let args = hooks[0].args.as_ref().unwrap();
         assert_eq!(args[..], ["headroom", "container", "link", "binder", "mine"]);
+    }
+
+    #[test]
+    fn others_cannot_write_to_the_file_whatever_the_umask() {
+        use std::os::unix::fs::MetadataExt;
+        let folder = tempfile::tempdir().unwrap();
+        let before = rustix::process::umask(rustix::fs::Mode::empty());
+        let new = folder.path().join("etc/cdi");
+        let path = Specification::new("ci", &bus(), Path::new("/usr/bin/headroom")).write(&new);
+        rustix::process::umask(before);
+        for path in [path.unwrap(), new] {
+            let mode = std::fs::metadata(&path).unwrap().mode();
+            assert_eq!(mode & 0o022, 0, "{}: {mode:o}", path.display());
+        }
     }
 
     #[test]
