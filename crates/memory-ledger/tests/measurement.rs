@@ -15,6 +15,17 @@ fn limit() -> Limit {
     Limit::new(400 * MIB, None).unwrap()
 }
 
+/// A measurement of proportional set sizes that covers all memory of the account.
+fn by_pss(difference_bytes: i64) -> Measurement {
+    Measurement {
+        account: ACCOUNT,
+        difference_bytes,
+        unlisted_bytes: 0,
+        source: UsageSource::Pss,
+        cost_ns: MS,
+    }
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     /// Private memory changes, MiB, signed.
@@ -92,13 +103,7 @@ impl World {
 
     fn end_running(&mut self) {
         let Some((order, difference_bytes)) = self.running.take() else { return };
-        let measurement = Measurement {
-            account: order.account,
-            difference_bytes,
-            unlisted_bytes: 0,
-            source: UsageSource::Pss,
-            cost_ns: MS,
-        };
+        let measurement = by_pss(difference_bytes);
         let summed_bytes = self.sum().summed_bytes;
         let correction =
             self.measurements.end(measurement, summed_bytes, limit(), self.now_ns).unwrap();
@@ -252,13 +257,7 @@ fn a_kill_waits_for_a_measurement_after_the_last_one_was_discarded() {
     let before = world.running.expect("a measurement is due");
     world.measurements.discard(ACCOUNT, world.now_ns);
     assert!(!may_kill(&mut world));
-    let measurement = Measurement {
-        account: ACCOUNT,
-        difference_bytes: before.1,
-        unlisted_bytes: 0,
-        source: UsageSource::Pss,
-        cost_ns: MS,
-    };
+    let measurement = by_pss(before.1);
     let sum = world.sum().summed_bytes;
     assert_eq!(world.measurements.end(measurement, sum, limit(), world.now_ns), None);
     assert!(!may_kill(&mut world), "it was begun before");
@@ -282,13 +281,8 @@ fn measure_by_controller(
     let need = Need { sum, limit: limit(), demand: Demand::Unseen, controller };
     let order = measurements.begin(ACCOUNT, need, now_ns).unwrap();
     assert_eq!(order.controller, ControllerUse::Allowed);
-    let measurement = Measurement {
-        account: ACCOUNT,
-        difference_bytes: difference * MIB as i64,
-        unlisted_bytes: 0,
-        source: UsageSource::Controller,
-        cost_ns: MS,
-    };
+    let source = UsageSource::Controller;
+    let measurement = Measurement { source, ..by_pss(difference * MIB as i64) };
     let correction = measurements.end(measurement, after, limit(), now_ns);
     correction.map(|it| it.bytes / MIB as i64)
 }
@@ -313,14 +307,7 @@ fn a_charge_that_was_read_while_the_sum_moved_is_replaced_by_proportional_set_si
         let need = Need { sum, limit: limit(), demand: Demand::Usage, controller };
         let order = measurements.begin(ACCOUNT, need, 0).unwrap();
         assert_eq!(order.controller, ControllerUse::Excluded);
-        let measurement = Measurement {
-            account: ACCOUNT,
-            difference_bytes: 0,
-            unlisted_bytes: 0,
-            source: UsageSource::Pss,
-            cost_ns: MS,
-        };
-        assert!(measurements.end(measurement, 390 * MIB, limit(), 0).is_some());
+        assert!(measurements.end(by_pss(0), 390 * MIB, limit(), 0).is_some());
         // The next measurement may use the controller again.
         measure_by_controller(&mut measurements, [380, 380], 0, 1_000 * MS);
     }
@@ -353,13 +340,7 @@ fn pages_of_a_fork_in_progress_stay_unconfirmed_for_a_bounded_time() {
         let controller = ControllerUse::Excluded;
         let need = Need { sum, limit: limit(), demand: Demand::Usage, controller };
         measurements.begin(ACCOUNT, need, now_ns).unwrap();
-        let measurement = Measurement {
-            account: ACCOUNT,
-            difference_bytes: 0,
-            unlisted_bytes,
-            source: UsageSource::Pss,
-            cost_ns: MS,
-        };
+        let measurement = Measurement { unlisted_bytes, ..by_pss(0) };
         let end = measurements.end(measurement, 600 * MIB, limit(), now_ns).unwrap();
         assert_eq!(end.unconfirmed_bytes, sum.unconfirmed_bytes);
         let sum = Sum { unconfirmed_bytes: end.unlisted_bytes, ..sum };
@@ -390,13 +371,7 @@ fn a_kill_waits_for_memory_of_exited_processes_while_it_falls() {
             let controller = ControllerUse::Excluded;
             let need = Need { sum, limit: limit(), demand: Demand::Usage, controller };
             measurements.begin(ACCOUNT, need, now_ns).unwrap();
-            let measurement = Measurement {
-                account: ACCOUNT,
-                difference_bytes: 0,
-                unlisted_bytes,
-                source: UsageSource::Pss,
-                cost_ns: MS,
-            };
+            let measurement = Measurement { unlisted_bytes, ..by_pss(0) };
             let end = measurements.end(measurement, summed_bytes, limit(), now_ns).unwrap();
             end.unlisted_bytes == unlisted_bytes
         });
