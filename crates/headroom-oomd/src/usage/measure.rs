@@ -201,6 +201,7 @@ impl Measurer {
     fn bound(&mut self, request: Request) -> Bound {
         let Request { order, count, mut members, files, held, .. } = request;
         let account = order.account;
+        self.devices.forget_mounts();
         let open_files = match files {
             Files::AsBefore if !self.holders.contains(&account) => BTreeMap::new(),
             Files::AsBefore | Files::Search if count.shmem => self.open_files(&members),
@@ -233,7 +234,6 @@ impl Measurer {
     /// processes that have exited. Many processes with the same large shared memory are measured by
     /// this in microseconds each; reading their page tables would take longer than a kill waits.
     fn read_files(&mut self, order: &Order, members: &mut Vec<Member>, bound: &mut Bound) {
-        self.devices.forget_mounts();
         let begun_ns = self.spent_ns();
         members.sort_unstable_by_key(|member| std::cmp::Reverse(member.shmem_bytes));
         let mut left: u64 = members.iter().map(|member| member.shmem_bytes).sum();
@@ -334,7 +334,6 @@ impl Measurer {
 
     /// The size of each tmpfs file and memfd that the account's users own and hold open, bytes.
     fn open_files(&mut self, members: &[Member]) -> BTreeMap<FileId, u64> {
-        self.devices.forget_mounts();
         let owners: BTreeSet<Uid> = members.iter().map(|member| member.uid).collect();
         let (mut files, mut found) = (BTreeMap::new(), Vec::new());
         let mut left = MOST_DESCRIPTORS;
