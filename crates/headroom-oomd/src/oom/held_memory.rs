@@ -92,8 +92,14 @@ impl HeldMemoryReports {
         Size { rss_bytes: rss_bytes + unmapped_bytes, swap_bytes }
     }
 
-    /// The memory held for each of these accounts. `payers` are the accounts of all processes that
-    /// count; what was held for another process is released soon.
+    /// Whether memory is held for the process, and it was not killed.
+    pub(super) fn is_reported(&self, pid: u32) -> bool {
+        self.by_pid.contains_key(&pid)
+    }
+
+    /// The memory held for each of these accounts. `payers` are the accounts of all
+    /// [reported](Self::is_reported) processes that count; what was held for another process is
+    /// released soon.
     pub(super) fn by_account(
         &self,
         accounts: &BTreeSet<AccountId>,
@@ -103,7 +109,6 @@ impl HeldMemoryReports {
         let mut of: BTreeMap<AccountId, Vec<Held>> = BTreeMap::new();
         for held in self.reports.values().flatten() {
             let account = match held.pid {
-                Some(pid) if self.killed.contains(&pid) => None,
                 Some(pid) => payers.get(&pid).copied(),
                 None => Some(groups.account_of(held.uid)),
             };

@@ -226,10 +226,10 @@ fn held_memory(
         return BTreeMap::new();
     }
     let measured = due.iter().map(|due| due.order.account).collect();
-    let payer = |sample: &ProcessSample| (sample.tgid, accounts.account_of(sample));
     let samples = snapshot.samples().iter();
+    let samples = samples.filter(|sample| snapshot.held_memory.is_reported(sample.tgid));
     let samples = samples.filter(|sample| !sample.exiting && !kills.contains(sample.id()));
-    let payers = samples.map(payer).collect();
+    let payers = samples.map(|sample| (sample.tgid, accounts.account_of(sample))).collect();
     snapshot.held_memory.by_account(&measured, &payers, accounts.ledger().groups())
 }
 
