@@ -285,6 +285,12 @@ fn write_kills(page: &mut Page, counters: &Counters) {
         counters.stuck,
     );
     page.one(
+        "headroom_refuted_crossings_total",
+        "counter",
+        "Crossings of a limit that a measurement of actual usage refuted.",
+        counters.refuted_crossings,
+    );
+    page.one(
         "headroom_reclaimed_bytes_total",
         "counter",
         "Memory that victims gave back.",

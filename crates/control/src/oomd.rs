@@ -282,6 +282,9 @@ pub struct Counters {
     pub without_victim: u64,
     /// Victims that did not exit in time.
     pub stuck: u64,
+    /// Crossings of hard limits that a measurement of actual usage refuted: no process was killed.
+    #[serde(default)]
+    pub refuted_crossings: u64,
     /// Memory freed by victims, bytes.
     pub bytes_back: u64,
     /// From crossing the limit to the signal, where the crossing was timed.

@@ -60,6 +60,11 @@ impl Records {
         self.last_id
     }
 
+    /// Counts a crossing of a hard limit that a measurement has refuted.
+    pub fn count_refuted_crossing(&mut self) {
+        self.counters.refuted_crossings += 1;
+    }
+
     /// Number of victims since the start.
     pub fn kills(&self) -> u64 {
         self.counters.kills.iter().map(|kills| kills.count).sum()

@@ -350,12 +350,17 @@ impl OomManager {
     /// measurements that are due.
     fn measure(&mut self) {
         for account in self.state.usage.apply_measurements(&mut self.state.accounts) {
-            let trigger = self.user_limits.take_unconfirmed(account).unwrap_or(Trigger::Timer);
+            let crossing = self.user_limits.take_unconfirmed(account);
             match self.state.accounts.read(account) {
                 Some(Phase::Broken) => {
-                    self.enforce_limit(account, Alert::by(trigger));
+                    self.enforce_limit(account, Alert::by(crossing.unwrap_or(Trigger::Timer)));
                 }
-                _ => self.rearm(account),
+                _ => {
+                    if crossing.is_some() {
+                        self.records.count_refuted_crossing();
+                    }
+                    self.rearm(account);
+                }
             }
         }
         let SharedState { accounts, usage, snapshot, kills } = &mut self.state;
