@@ -7,15 +7,22 @@
 #define OOM_SCORE_ADJ_MIN (-1000)
 
 /* The daemon checks its accounts every two seconds, with very many processes every ten. */
-#define SILENCE_NS (30ULL * 1000 * 1000 * 1000)
+#define SILENCE_NS (30LL * 1000 * 1000 * 1000)
 
-/* No daemon releases the latch for the next victim: it was killed, or is stopped. */
+/*
+ * No daemon releases the latch for the next victim: it was killed, or is stopped. A heartbeat on another CPU can be later
+ * than the time that is read here, so the age is signed.
+ */
 static __always_inline bool is_left_alone(void)
 {
 	u32 zero = 0;
 	struct scan *scan = bpf_map_lookup_elem(&scans, &zero);
+	u64 beat_ns;
 
-	return scan && bpf_ktime_get_ns() - LOAD(scan->beat_ns) > SILENCE_NS;
+	if (!scan)
+		return false;
+	beat_ns = LOAD(scan->beat_ns);
+	return (s64)(bpf_ktime_get_ns() - beat_ns) > SILENCE_NS;
 }
 
 /* The cause of a change of an account. */
