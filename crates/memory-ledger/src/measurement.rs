@@ -253,13 +253,18 @@ struct State {
 }
 
 impl State {
+    /// No kill waits any more: the account is within its limit, or all of its memory was measured.
+    fn end_wait(&mut self) {
+        (self.waiting_ns, self.unlisted_bytes) = (None, None);
+    }
+
     /// Ends or extends the wait of a kill. A fork ends soon, and a process that has exited frees
     /// its memory, which takes seconds for many large processes on a busy machine. But another
     /// process that reads it can keep the memory for any time: if it does not fall, it counts in
     /// full after a while.
     fn measured_unlisted(&mut self, unlisted_bytes: u64, small: u64, now_ns: u64) {
         if unlisted_bytes <= small {
-            (self.waiting_ns, self.unlisted_bytes) = (None, None);
+            self.end_wait();
             return;
         }
         let falls = |before: u64| unlisted_bytes <= before - before / FALLING_SHARE;
@@ -367,7 +372,6 @@ impl Measurements {
         state.ended_ns = Some(now_ns);
         state.cost_ns = measurement.cost_ns;
         state.source = measurement.source;
-        state.measured_unlisted(measurement.unlisted_bytes, small, now_ns);
         state.due_ns = state.next_ns(Awaited::No, now_ns);
         // Usage cannot be negative.
         let least = -i64::try_from(sum.summed_bytes).unwrap_or(i64::MAX);
@@ -378,8 +382,14 @@ impl Measurements {
         }
         let bytes = bytes.max(least);
         let raises_little = bytes > 0 && bytes.unsigned_abs() <= small;
+        let bytes = if raises_little { 0 } else { bytes };
+        if sum.summed_bytes.saturating_add_signed(bytes) <= limit.hard_bytes() {
+            state.end_wait();
+        } else {
+            state.measured_unlisted(measurement.unlisted_bytes, small, now_ns);
+        }
         Some(SumCorrection {
-            bytes: if raises_little { 0 } else { bytes },
+            bytes,
             summed_bytes: sum.summed_bytes,
             unconfirmed_bytes: sum.unconfirmed_bytes,
             unlisted_bytes: measurement.unlisted_bytes.min(sum.summed_bytes),

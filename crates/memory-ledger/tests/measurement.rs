@@ -356,6 +356,24 @@ fn pages_of_a_fork_in_progress_stay_unconfirmed_for_a_bounded_time() {
 }
 
 #[test]
+fn a_wait_ends_with_a_measurement_within_the_limit() {
+    let mut measurements = Measurements::default();
+    let sum = Sum { summed_bytes: 600 * MIB, unconfirmed_bytes: 300 * MIB, correction_bytes: 0 };
+    assert!(!measurements.may_kill(ACCOUNT, sum, limit(), 0));
+    let controller = ControllerUse::Excluded;
+    let need = Need { sum, limit: limit(), demand: Demand::Usage, controller };
+    measurements.begin(ACCOUNT, need, 0).unwrap();
+    // Most of the memory belongs to processes that were not read.
+    let unlisted_bytes = 200 * MIB;
+    let measurement = Measurement { unlisted_bytes, ..by_pss(-250 * MIB as i64) };
+    measurements.end(measurement, 600 * MIB, limit(), MS).unwrap();
+    let later = 2 * PATIENCE_MS * MS;
+    let sum = Sum { correction_bytes: -150 * MIB as i64, ..sum };
+    assert!(!measurements.may_kill(ACCOUNT, sum, limit(), later), "another crossing");
+    assert!(measurements.may_kill(ACCOUNT, sum, limit(), later + PATIENCE_MS * MS));
+}
+
+#[test]
 fn a_kill_waits_for_memory_of_exited_processes_while_it_falls() {
     // Memory of no process, MiB, every 400 ms.
     let last_wait = |unlisted: &[u64]| {
