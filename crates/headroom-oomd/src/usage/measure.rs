@@ -300,36 +300,50 @@ impl Measurer {
             Effort::Some => members
                 .sort_by_key(|member| (read_at(member), std::cmp::Reverse(member.charged_bytes))),
         }
+        // The budget is checked after each process, a limit after several.
+        let batch = match order.effort {
+            Effort::All => BATCH,
+            Effort::Some => 1,
+        };
         let mut left: u64 = members.iter().map(|member| member.charged_bytes).sum();
-        for member in members {
-            let wanted = match order.effort {
-                Effort::All => bound.bytes() > order.enough_bytes,
-                Effort::Some => self.affords(order, begun_ns),
-            };
-            let known = before.remove(&member.id);
-            let share = if left > order.tolerated_bytes && wanted {
-                match self.reader.read(Question::Rollup(member.id.pid)) {
-                    Some(Answer::Rollup(rollup)) => member_share(member, &rollup, count),
-                    Some(Answer::Exited) => {
+        for batch in members.chunks(batch) {
+            let wanted = left > order.tolerated_bytes
+                && match order.effort {
+                    Effort::All => bound.bytes() > order.enough_bytes,
+                    Effort::Some => self.affords(order, begun_ns),
+                };
+            let mut answers = if wanted { self.rollups(batch) } else { Vec::new() }.into_iter();
+            for member in batch {
+                let known = before.remove(&member.id);
+                let share = match answers.next() {
+                    Some(Some(Answer::Rollup(rollup))) => member_share(member, &rollup, count),
+                    Some(Some(Answer::Exited)) => {
                         bound.exit(member);
                         None
                     }
-                    _ => None,
+                    Some(_) => None,
+                    None => {
+                        let excluded = known.is_none() && left > order.tolerated_bytes;
+                        if excluded && order.effort == Effort::Some {
+                            bound.unread_bytes += member.charged_bytes;
+                        }
+                        known
+                    }
+                };
+                left -= member.charged_bytes;
+                if let Some(share) = share {
+                    bound.take_off(share, member);
+                    now.insert(member.id, share);
                 }
-            } else {
-                let excluded = known.is_none() && left > order.tolerated_bytes;
-                if excluded && order.effort == Effort::Some {
-                    bound.unread_bytes += member.charged_bytes;
-                }
-                known
-            };
-            left -= member.charged_bytes;
-            if let Some(share) = share {
-                bound.take_off(share, member);
-                now.insert(member.id, share);
             }
         }
         self.shares.insert(order.account, now);
+    }
+
+    fn rollups(&mut self, members: &[Member]) -> Vec<Option<Answer>> {
+        let questions: Vec<Question> =
+            members.iter().map(|member| Question::Rollup(member.id.pid)).collect();
+        self.reader.read_all(&questions)
     }
 
     /// The size of each tmpfs file and memfd that the account's users own and hold open, bytes.

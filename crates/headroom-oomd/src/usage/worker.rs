@@ -15,7 +15,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use super::measure::{Measurer, Request};
 
 /// Takes precedence over programs that keep all CPUs busy.
-const NICE: i32 = -10;
+const NICE: i32 = -20;
 /// Capacity of the queue of requests; a request beyond it is due again later.
 const QUEUE: usize = 64;
 /// Interval of reading the system's page tables and shared memory while an account is limited.
