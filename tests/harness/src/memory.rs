@@ -10,6 +10,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use crate::memory_group::{Charge, MemoryGroup};
 use crate::users::User;
 
 /// Resource that kcmp(2) is to compare: the address space.
@@ -62,31 +63,51 @@ pub fn held_by(user: User) -> Held {
     held_by_processes(&user.processes())
 }
 
+/// Measures the memory of a user whose programs are all in the group, by the kernel's charge. It
+/// walks no page tables, so it is exact at one moment however many processes share memory.
+pub fn charged_to(group: &MemoryGroup, user: User) -> Held {
+    let Charge { anonymous, shared } = group.charge();
+    let held = Held { anonymous, shared, charged: anonymous + shared, ..Held::default() };
+    add_page_tables(held, &address_spaces(&user.processes()))
+}
+
 /// Measures the memory of these processes.
 pub fn held_by_processes(pids: &[u32]) -> Held {
     let mut held = Held::default();
-    let mut spaces: Vec<Space> = Vec::new();
     let mut files: BTreeMap<(u64, u64), u64> = BTreeMap::new();
-    for pid in pids {
-        open_files(*pid, &mut files);
-        let Some(space) = living_task(*pid) else { continue };
+    pids.iter().for_each(|pid| open_files(*pid, &mut files));
+    let spaces = address_spaces(pids);
+    for space in &spaces {
+        let Ok(rollup) = fs::read_to_string(space.task.join("smaps_rollup")) else { continue };
+        let bytes = |name: &str| field_bytes(&rollup, name);
+        held.anonymous += bytes("Pss_Anon:") + bytes("SwapPss:");
+        held.shared += bytes("Pss_Shmem:");
+    }
+    held.files = files.values().sum::<u64>().saturating_sub(held.shared);
+    add_page_tables(held, &spaces)
+}
+
+/// Adds the page tables, and the sum of resident sets for comparison.
+fn add_page_tables(mut held: Held, spaces: &[Space]) -> Held {
+    for space in spaces {
+        held.page_tables += status_bytes(&space.task, &["VmPTE:"]);
         held.rss_sum += status_bytes(&space.task, &["RssAnon:", "RssShmem:"]);
+        held.spaces += 1;
+    }
+    held
+}
+
+/// One task per address space of these processes.
+fn address_spaces(pids: &[u32]) -> Vec<Space> {
+    let mut spaces: Vec<Space> = Vec::new();
+    for space in pids.iter().filter_map(|pid| living_task(*pid)) {
         // Processes that share an address space are found by the kernel's ordering of address
         // spaces.
         if let Err(at) = spaces.binary_search_by(|known| order(known.tid, space.tid)) {
             spaces.insert(at, space);
         }
     }
-    for space in &spaces {
-        let Ok(rollup) = fs::read_to_string(space.task.join("smaps_rollup")) else { continue };
-        let bytes = |name: &str| field_bytes(&rollup, name);
-        held.anonymous += bytes("Pss_Anon:") + bytes("SwapPss:");
-        held.shared += bytes("Pss_Shmem:");
-        held.page_tables += status_bytes(&space.task, &["VmPTE:"]);
-        held.spaces += 1;
-    }
-    held.files = files.values().sum::<u64>().saturating_sub(held.shared);
-    held
+    spaces
 }
 
 /// The process, or a thread of it, that still has an address space.

@@ -9,9 +9,19 @@ use std::process::Command;
 
 /// The hierarchy of the memory controller: version 1, and version 2.
 const ROOTS: [&str; 2] = ["/sys/fs/cgroup/memory", "/sys/fs/cgroup"];
-/// Names of lines in `memory.stat`: anonymous memory (version 1, version 2), shared memory and, in
-/// version 1, swap.
-const COUNTED: [&str; 4] = ["rss ", "anon ", "shmem ", "swap "];
+/// Names of lines in `memory.stat`: anonymous memory (version 1, version 2), and swap (version 1).
+const ANONYMOUS: [&str; 3] = ["rss ", "anon ", "swap "];
+/// Names of lines in `memory.stat`: shared memory.
+const SHARED: [&str; 1] = ["shmem "];
+
+/// Memory that the kernel charges to a group, bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Charge {
+    /// Anonymous memory, and all swap.
+    pub anonymous: u64,
+    /// Shared memory.
+    pub shared: u64,
+}
 
 /// A control group with a memory controller, removed on drop.
 pub struct MemoryGroup(PathBuf);
@@ -37,15 +47,19 @@ impl MemoryGroup {
         Ok(())
     }
 
-    /// Memory that the kernel charges to the group: anonymous and shared memory and swap, bytes.
-    pub fn charged(&self) -> u64 {
+    /// Memory that the kernel charges to the group at present.
+    pub fn charge(&self) -> Charge {
         let stat = fs::read_to_string(self.0.join("memory.stat")).unwrap_or_default();
-        let counted = |line: &str| {
-            let number = COUNTED.iter().find_map(|name| line.strip_prefix(name))?;
-            number.trim().parse::<u64>().ok()
-        };
         let swap = fs::read_to_string(self.0.join("memory.swap.current")).unwrap_or_default();
-        stat.lines().filter_map(counted).sum::<u64>() + swap.trim().parse().unwrap_or(0)
+        let sum = |names: &[&str]| {
+            let number = |line: &str| {
+                let number = names.iter().find_map(|name| line.strip_prefix(name))?;
+                number.trim().parse::<u64>().ok()
+            };
+            stat.lines().filter_map(number).sum::<u64>()
+        };
+        let anonymous = sum(&ANONYMOUS) + swap.trim().parse().unwrap_or(0);
+        Charge { anonymous, shared: sum(&SHARED) }
     }
 }
 

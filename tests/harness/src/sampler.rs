@@ -15,6 +15,8 @@ use crate::users::User;
 
 /// Interval of memory measurements.
 const PAUSE: Duration = Duration::from_millis(50);
+/// Interval of readings of a charge: programs grow by up to 500 MiB/s.
+const CHARGE_PAUSE: Duration = Duration::from_millis(10);
 /// Interval of requests.
 const REQUEST_PAUSE: Duration = Duration::from_millis(25);
 /// Time after which a request counts as unanswered.
@@ -72,8 +74,17 @@ impl MemorySampler {
     /// Starts the thread. The user's programs may have a control group.
     pub fn start(user: User, group: Option<Arc<MemoryGroup>>) -> Self {
         Self(Repeated::start(PAUSE, Priority::High, move || {
-            let charged = group.as_ref().map_or(0, |group| group.charged());
+            let charge = group.as_ref().map(|group| group.charge()).unwrap_or_default();
+            let charged = charge.anonymous + charge.shared;
             (Instant::now(), Held { charged, ..memory::held_by(user) })
+        }))
+    }
+
+    /// Starts the thread for a user whose programs are all in the group; see
+    /// [`memory::charged_to`].
+    pub fn by_charge(user: User, group: Arc<MemoryGroup>) -> Self {
+        Self(Repeated::start(CHARGE_PAUSE, Priority::High, move || {
+            (Instant::now(), memory::charged_to(&group, user))
         }))
     }
 

@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
@@ -11,10 +12,11 @@ use harness::MIB;
 use harness::backend::Backend;
 use harness::daemon::Daemon;
 use harness::memory::Held;
+use harness::memory_group::MemoryGroup;
 use harness::outcome::{Check, Outcome};
 use harness::sampler::MemorySampler;
 use harness::users::{Uid, User};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::programs::Program;
 
@@ -57,26 +59,27 @@ impl Outcome for ProgramOutcome {
 
 /// Runs it without a limit, and then with each of the two limits.
 pub fn play(program: &Program, backend: Backend, effort: Effort) -> anyhow::Result<ProgramOutcome> {
-    // The limited runs are not sampled: measuring many processes occupies a CPU.
-    let memory = MemorySampler::start(INNOCENT, None);
-    let unlimited = run(program, effort.seconds, None);
-    let peak = memory.end().peak();
-    let unlimited = unlimited?;
-    ensure!(unlimited.finished, "{} fails without a limit:\n{}", program.name, unlimited.log);
+    let peak = unlimited_peak(program, effort.seconds)?;
     let mut checks = Vec::new();
 
     let limit = peak.total() * ENOUGH_PERCENT / 100;
-    let mut worst = (0, true);
+    let (mut signals, mut finished, mut refuted) = (0, true, u64::MAX);
     for _ in 0..effort.runs {
-        let done = run(program, effort.seconds, Some((backend, limit)))?;
-        worst = (worst.0.max(done.victims.len()), worst.1 && done.finished);
+        let done = run(program, effort.seconds, Conditions::Limit { backend, limit })?;
+        signals = signals.max(done.victims.len());
+        finished &= done.finished;
+        refuted = refuted.min(done.refuted);
         if !done.victims.is_empty() {
             break;
         }
     }
-    let (signals, finished) = worst;
     let text = |signals, limit: u64| format!("{signals} signals at {} MiB", limit / MIB);
     checks.push(Check::new("spared", signals == 0, text(signals, limit)));
+    // Without shared memory the sum of resident sets does not exceed this limit, either.
+    if peak.rss_sum > limit {
+        let found = format!("{refuted} refuted crossings in the run with the fewest");
+        checks.push(Check::new("refuted", refuted > 0, found));
+    }
     checks.push(Check::new(
         "finished",
         finished,
@@ -84,12 +87,36 @@ pub fn play(program: &Program, backend: Backend, effort: Effort) -> anyhow::Resu
     ));
 
     let limit = peak.total() * TOO_LITTLE_PERCENT / 100;
-    let done = run(program, effort.seconds, Some((backend, limit)))?;
+    let done = run(program, effort.seconds, Conditions::Limit { backend, limit })?;
     let fair = done.victims.len() == 1 && done.victims.first() == done.grower.as_ref();
     let mut found = text(done.victims.len(), limit);
     found.push_str(&format!(", to {:?}; {:?} grows", done.victims, done.grower));
     checks.push(Check::new("victim", fair, found));
     Ok(ProgramOutcome { peak, checks })
+}
+
+/// The sample with the highest total of a run without a limit. The limited runs are not sampled:
+/// that occupies a CPU.
+fn unlimited_peak(program: &Program, seconds: u32) -> anyhow::Result<Held> {
+    let group = MemoryGroup::create().map(Arc::new);
+    let memory = match &group {
+        Some(group) => MemorySampler::by_charge(INNOCENT, group.clone()),
+        None => MemorySampler::start(INNOCENT, None),
+    };
+    let done = run(program, seconds, Conditions::Unlimited { group: group.as_deref() });
+    let peak = memory.end().peak();
+    let done = done?;
+    ensure!(done.finished, "{} fails without a limit:\n{}", program.name, done.log);
+    Ok(peak)
+}
+
+/// Conditions of a run.
+#[derive(Clone, Copy)]
+enum Conditions<'a> {
+    /// No limit; the programs are in the group, if there is one.
+    Unlimited { group: Option<&'a MemoryGroup> },
+    /// A daemon, and a limit in bytes.
+    Limit { backend: Backend, limit: u64 },
 }
 
 /// Result of a run.
@@ -100,22 +127,28 @@ struct Run {
     grower: Option<u32>,
     /// The processes that got a signal.
     victims: Vec<u32>,
+    /// Crossings of the limit that were refuted by a measurement.
+    refuted: u64,
     log: String,
 }
 
-fn run(program: &Program, seconds: u32, limit: Option<(Backend, u64)>) -> anyhow::Result<Run> {
+fn run(program: &Program, seconds: u32, conditions: Conditions<'_>) -> anyhow::Result<Run> {
     let folder = tempfile::tempdir()?;
-    let daemon = match limit {
-        None => None,
-        Some((backend, bytes)) => {
+    let mut command = command(program, folder.path(), seconds)?;
+    let daemon = match conditions {
+        Conditions::Unlimited { group } => {
+            group.map(|group| group.contain(&mut command)).transpose()?;
+            None
+        }
+        Conditions::Limit { backend, limit } => {
             let daemon = Daemon::start(backend, "")?;
-            daemon.set_limit(INNOCENT.uid, bytes)?;
+            daemon.set_limit(INNOCENT.uid, limit)?;
             Some(daemon)
         }
     };
     let ended = Ended;
     let log = folder.path().join("output");
-    let mut child = command(program, folder.path(), seconds)?
+    let mut child = command
         .stdin(Stdio::null())
         .stdout(fs::File::create(&log)?)
         .stderr(fs::File::options().append(true).open(&log)?)
@@ -132,11 +165,13 @@ fn run(program: &Program, seconds: u32, limit: Option<(Backend, u64)>) -> anyhow
     drop(ended);
     let _ = child.wait();
     let victims = daemon.as_ref().map(victims).transpose()?.unwrap_or_default();
+    let refuted = daemon.as_ref().map(refuted_crossings).transpose()?.unwrap_or_default();
     let grower = fs::read_to_string(folder.path().join("home/grower")).ok();
     Ok(Run {
         finished: status.is_some_and(|status| status.success()),
         grower: grower.and_then(|pid| pid.trim().parse().ok()),
         victims,
+        refuted,
         log: fs::read_to_string(&log).unwrap_or_default(),
     })
 }
@@ -170,6 +205,11 @@ fn victims(daemon: &Daemon) -> anyhow::Result<Vec<u32>> {
         std::iter::once(decision["victim"].clone()).chain(others).collect::<Vec<Value>>()
     };
     Ok(decisions.iter().flat_map(of_one).filter_map(|process| pid(&process)).collect())
+}
+
+fn refuted_crossings(daemon: &Daemon) -> anyhow::Result<u64> {
+    let counters = daemon.request(&json!({"request": "counters"}))?;
+    counters["refuted_crossings"].as_u64().context("no count of refuted crossings")
 }
 
 /// Ends all processes of the user on drop, whatever happened.
