@@ -230,4 +230,28 @@ int reconcile(struct bpf_iter__task *ctx)
 	return 0;
 }
 
+/*
+ * Lists the address spaces that have users, by address: threads, a fork in progress, and system calls of other processes,
+ * which can outlive the threads. Without a user the kernel is freeing it, or has. Memory that was an mm and is freed may
+ * contain anything, but not counters as at the account's last event.
+ */
+SEC("iter/bpf_map_elem")
+int used_spaces(struct bpf_iter__bpf_map_elem *ctx)
+{
+	struct account *account = ctx->value;
+	struct mm_struct *mm;
+	u64 *key = ctx->key;
+	u64 address;
+
+	if (!key || !account)
+		return 0;
+	address = *key;
+	mm = (void *)address;
+	if (BPF_CORE_READ(mm, mm_users.counter) <= 0)
+		return 0;
+	if (probed_anon(mm) == account->seen[MM_ANON] && probed_shmem(mm) == account->seen[MM_SHMEM])
+		bpf_seq_write(ctx->meta->seq, &address, sizeof(address));
+	return 0;
+}
+
 char _license[] SEC("license") = "Dual BSD/GPL";

@@ -65,6 +65,23 @@ static __always_inline s64 batched_count(struct mm_struct *mm, u32 member)
 	}
 }
 
+/* As batched_count, for an address that may not be an mm any more. */
+static __always_inline s64 probed_anon(struct mm_struct *mm)
+{
+	if (flat_counters())
+		return flat_count(mm, MM_ANON);
+	barrier_var(mm);
+	return BPF_CORE_READ(mm, rss_stat[MM_ANON].count);
+}
+
+static __always_inline s64 probed_shmem(struct mm_struct *mm)
+{
+	if (flat_counters())
+		return flat_count(mm, MM_SHMEM);
+	barrier_var(mm);
+	return BPF_CORE_READ(mm, rss_stat[MM_SHMEM].count);
+}
+
 static __always_inline const void *percpu_base(struct mm_struct *mm, u32 member)
 {
 	barrier_var(mm);

@@ -25,5 +25,5 @@ pub use notifier::{
 pub use poller::ProcPoller;
 pub use watch::{
     Backend, Charge, Charged, Correction, Event, Inherited, Killed, KilledBy, Precision,
-    ProcessSample, Reconciled, SlotLimit, UnarmedKills, Usage, Watch,
+    ProcessSample, Reconciled, SlotLimit, SpaceState, UnarmedKills, UnlistedSpace, Usage, Watch,
 };

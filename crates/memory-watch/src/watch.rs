@@ -8,6 +8,7 @@
 //!
 //! Several users can share an account: see [`Watch::charge`].
 
+use std::collections::HashSet;
 use std::os::fd::BorrowedFd;
 
 use memory_ledger::{AccountId, Count, ProcessId, Uid};
@@ -265,6 +266,26 @@ pub struct Charged {
     pub pages: u64,
 }
 
+/// An address space that no listed process has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnlistedSpace {
+    /// As [`ProcessSample::mm_id`].
+    pub mm_id: u64,
+    /// Pages of the kinds that its account counts.
+    pub pages: u64,
+    /// Whether it has users.
+    pub state: SpaceState,
+}
+
+/// Whether an address space without a process has users.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SpaceState {
+    /// A fork in progress, or a system call of another process.
+    Used,
+    /// It has none: the kernel is freeing it.
+    Freed,
+}
+
 /// Result of a reconciliation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reconciled {
@@ -413,6 +434,16 @@ pub trait Watch: Send {
     /// All processes with an address space, ordered by tgid; clears `out` first. Kernel threads are
     /// left out, and (by some kernels' task iterator) pid 1, which must not be killed anyway.
     fn processes(&self, out: &mut Vec<ProcessSample>) -> Result<(), NotifierError>;
+
+    /// The address spaces of an account that are not among the listed ones, which are given by
+    /// [`ProcessSample::mm_id`]. Empty where they are not visible.
+    fn unlisted_spaces(
+        &self,
+        _account: AccountId,
+        _listed: &HashSet<u64>,
+    ) -> Result<Vec<UnlistedSpace>, NotifierError> {
+        Ok(Vec::new())
+    }
 
     /// Corrects all accounts by a scan of all processes, independent of earlier events.
     fn reconcile(&mut self) -> Result<Reconciled, NotifierError>;

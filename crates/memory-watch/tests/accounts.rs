@@ -2,8 +2,12 @@
 
 mod support;
 
+use std::collections::HashSet;
+use std::time::Duration;
+
 use memory_ledger::Uid;
-use memory_watch::{Notifier, SlotLimit, Watch};
+use memory_watch::{Notifier, SlotLimit, SpaceState, Watch};
+use support::blocked_read::BlockedRead;
 use support::{FAR_AWAY, Hog, eventually, fault_batch, notifier, pages_by_proc};
 
 /// An exact account (the soft limit is exceeded from the start) that never kills.
@@ -264,6 +268,37 @@ fn a_process_whose_main_thread_has_exited_is_still_seen() {
     assert_eq!(own.len(), 1);
     assert_eq!(own[0].tgid, hog.pid());
     drop(hog);
+    assert_empty(&mut notifier, uid);
+}
+
+#[test]
+fn memory_that_a_system_call_uses_counts_after_its_process_has_exited() {
+    let uid = Uid(61_031);
+    let Some(mut notifier) = exact_notifier(uid) else { return };
+    let mut hog = Hog::start(uid);
+    hog.execute("touch 700");
+    let listed = |notifier: &Notifier| {
+        let mut samples = Vec::new();
+        notifier.processes(&mut samples).unwrap();
+        samples.iter().map(|sample| sample.mm_id).collect::<HashSet<u64>>()
+    };
+    let unlisted =
+        |notifier: &Notifier| notifier.unlisted_spaces(uid.into(), &listed(notifier)).unwrap();
+    assert_eq!(unlisted(&notifier), []);
+    let read = BlockedRead::start(hog.pid()).unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    drop(hog);
+    eventually("the process is gone", || !unlisted(&notifier).is_empty());
+    let found = unlisted(&notifier);
+    assert!(found.len() == 1 && found[0].pages >= 700, "{found:?}");
+    assert_eq!(found[0].state, SpaceState::Used);
+    // Scans drop an account of an address space that is gone after two seconds.
+    for _ in 0..6 {
+        std::thread::sleep(Duration::from_millis(500));
+        notifier.reconcile().unwrap();
+    }
+    assert!(pages(&notifier, uid) >= 700, "charged {}", pages(&notifier, uid));
+    drop(read);
     assert_empty(&mut notifier, uid);
 }
 

@@ -1,7 +1,7 @@
 //! Access to the account table from user space: reads it, and finds errors that the programs cannot
 //! find: accounts without an address space, and sums that differ from the total of their accounts.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -13,8 +13,8 @@ use super::wire::{Account, Slot};
 use crate::error::NotifierError;
 use crate::watch::Reconciled;
 
-/// An account that no process uses is dropped after this long without a change. Address spaces that
-/// are being freed (a large `exit`) have no process either, but they do change.
+/// An account of an address space without users is dropped after this long without a change. One
+/// that is being freed (a large `exit`) has none either, but it does change.
 const STRAY_GRACE: Duration = Duration::from_secs(2);
 /// A difference between a slot's sum and its accounts that is the same in this number of scans is
 /// an error and not a snapshot taken during a change.
@@ -105,65 +105,48 @@ pub struct Strays {
 
 impl Strays {
     /// Checks all accounts after scan number `round` and corrects inconsistencies that have lasted
-    /// long enough.
+    /// long enough. `used_spaces` lists the address spaces that have users.
     pub fn sweep<'s>(
         &mut self,
         accounts: &Map<'_>,
         round: u32,
         slots: impl Iterator<Item = (u32, &'s Slot)>,
+        used_spaces: impl FnOnce() -> Result<HashSet<u64>, NotifierError>,
         result: &mut Reconciled,
     ) -> Result<(), NotifierError> {
         let slots: HashMap<u32, &Slot> = slots.collect();
-        let all = read_all(accounts)?;
-        let mut sums: HashMap<u32, i64> = HashMap::new();
-        let mut unused = std::mem::take(&mut self.unused);
-        for (mm, account) in &all {
+        let mut all = read_all(accounts)?;
+        let charged = |account: &Account| {
             let counted = slots.get(&account.slot()).map(|slot| slot.counts()).unwrap_or_default();
-            let charged = account.charged(counted);
-            let stray = (account.round != round).then(|| match unused.remove(mm) {
+            account.charged(counted)
+        };
+        let mut unused = std::mem::take(&mut self.unused);
+        for (mm, account) in all.iter().filter(|(_, account)| account.round != round) {
+            let charged = charged(account);
+            let stray = match unused.remove(mm) {
                 Some(stray) if stray.charged == charged => stray,
                 _ => Stray { since: Instant::now(), charged },
-            });
-            match stray {
-                Some(stray) if stray.since.elapsed() >= STRAY_GRACE => {
-                    self.drop_account(accounts, *mm, &slots, result);
-                    continue;
-                }
-                Some(stray) => {
-                    self.unused.insert(*mm, stray);
-                }
-                None => (),
-            }
-            *sums.entry(account.slot()).or_default() += charged;
-            result.accounts += 1;
+            };
+            self.unused.insert(*mm, stray);
         }
+        let overdue = |stray: &Stray| stray.since.elapsed() >= STRAY_GRACE;
+        if self.unused.values().any(overdue) {
+            let used = used_spaces()?;
+            let gone = |mm: &u64, stray: &mut Stray| overdue(stray) && !used.contains(mm);
+            for (mm, _) in self.unused.extract_if(gone) {
+                drop_account(accounts, mm, &slots, result);
+                all.remove(&mm);
+            }
+        }
+        let mut sums: HashMap<u32, i64> = HashMap::new();
+        for account in all.values() {
+            *sums.entry(account.slot()).or_default() += charged(account);
+        }
+        result.accounts += all.len() as u64;
         for (index, slot) in slots {
             self.correct_sum(index, slot, sums.get(&index).copied().unwrap_or(0), result);
         }
         Ok(())
-    }
-
-    fn drop_account(
-        &self,
-        accounts: &Map<'_>,
-        mm: u64,
-        slots: &HashMap<u32, &Slot>,
-        result: &mut Reconciled,
-    ) {
-        let Ok(Some(last)) = accounts.lookup_and_delete(&mm.to_ne_bytes()) else { return };
-        let Ok(last) = Account::read_from_bytes(&last) else { return };
-        result.dropped += 1;
-        if let Some(slot) = slots.get(&last.slot()) {
-            let charged = last.charged(slot.counts());
-            result.drift_pages += charged.unsigned_abs();
-            slot.pages.fetch_sub(charged, Relaxed);
-            if slot.victim_mm.compare_exchange(mm, 0, Relaxed, Relaxed).is_ok() {
-                slot.dying_pages.store(0, Relaxed);
-            }
-            if slot.largest_mm.compare_exchange(mm, 0, Relaxed, Relaxed).is_ok() {
-                slot.largest_score.store(0, Relaxed);
-            }
-        }
     }
 
     fn correct_sum(&mut self, index: u32, slot: &Slot, sum: i64, result: &mut Reconciled) {
@@ -181,6 +164,23 @@ impl Strays {
             self.residue.remove(&index);
             slot.pages.fetch_sub(difference, Relaxed);
             result.drift_pages += difference.unsigned_abs();
+        }
+    }
+}
+
+fn drop_account(accounts: &Map<'_>, mm: u64, slots: &HashMap<u32, &Slot>, result: &mut Reconciled) {
+    let Ok(Some(last)) = accounts.lookup_and_delete(&mm.to_ne_bytes()) else { return };
+    let Ok(last) = Account::read_from_bytes(&last) else { return };
+    result.dropped += 1;
+    if let Some(slot) = slots.get(&last.slot()) {
+        let charged = last.charged(slot.counts());
+        result.drift_pages += charged.unsigned_abs();
+        slot.pages.fetch_sub(charged, Relaxed);
+        if slot.victim_mm.compare_exchange(mm, 0, Relaxed, Relaxed).is_ok() {
+            slot.dying_pages.store(0, Relaxed);
+        }
+        if slot.largest_mm.compare_exchange(mm, 0, Relaxed, Relaxed).is_ok() {
+            slot.largest_score.store(0, Relaxed);
         }
     }
 }

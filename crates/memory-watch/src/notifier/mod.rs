@@ -18,7 +18,7 @@ mod users;
 mod wire;
 
 use std::cell::RefCell;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::Path;
 use std::sync::atomic::Ordering::{Relaxed, Release};
@@ -37,12 +37,12 @@ pub use self::pins::{enforces as enforces_without_daemon, remove_left as remove_
 pub use self::run_stats::{CountRuns, RunStats};
 use self::shared_map::SharedMap;
 use self::slots::Slots;
-use self::wire::{Scan, Slot, UidFilter, WireEvent};
+use self::wire::{Account, Scan, Slot, UidFilter, WireEvent};
 pub use self::wire::{account_of_key, key_of_account};
 use crate::error::NotifierError;
 use crate::watch::{
     Backend, Charge, Charged, Correction, Event, Inherited, Precision, ProcessSample, Reconciled,
-    SlotLimit, UnarmedKills, Usage, Watch,
+    SlotLimit, SpaceState, UnarmedKills, UnlistedSpace, Usage, Watch,
 };
 
 /// Room for the samples of 800 processes per read.
@@ -433,6 +433,30 @@ impl Watch for Notifier {
         scan::snapshot(&self.object, &mut self.buffer.borrow_mut(), out)
     }
 
+    fn unlisted_spaces(
+        &self,
+        account: AccountId,
+        listed: &HashSet<u64>,
+    ) -> Result<Vec<UnlistedSpace>, NotifierError> {
+        let (slot, index) = (self.slot_or_error(account)?, self.index_of.get(&account).copied());
+        let accounts = map(&self.object, "accounts")?;
+        let mut spaces = accounts::read_all(&accounts)?;
+        // The victim's memory is not in the sum.
+        let victim_mm = slot.victim_mm.load(Relaxed);
+        spaces
+            .retain(|mm, it| Some(it.slot()) == index && *mm != victim_mm && !listed.contains(mm));
+        if spaces.is_empty() {
+            return Ok(Vec::new());
+        }
+        let used = scan::used_spaces(&self.object, &accounts, &mut self.buffer.borrow_mut())?;
+        let convert = |(mm_id, account): (u64, Account)| UnlistedSpace {
+            mm_id,
+            pages: u64::try_from(account.charged(slot.counts())).unwrap_or(0),
+            state: if used.contains(&mm_id) { SpaceState::Used } else { SpaceState::Freed },
+        };
+        Ok(spaces.into_iter().map(convert).collect())
+    }
+
     fn reconcile(&mut self) -> Result<Reconciled, NotifierError> {
         if self.index_of.is_empty() {
             return Ok(Reconciled::default());
@@ -441,7 +465,8 @@ impl Watch for Notifier {
         let accounts = map(&self.object, "accounts")?;
         let slot = |index: &u32| self.slots.get(*index).map(|slot| (*index, slot));
         let slots = self.index_of.values().filter_map(slot);
-        self.strays.sweep(&accounts, round, slots, &mut result)?;
+        let used = || scan::used_spaces(&self.object, &accounts, &mut self.buffer.borrow_mut());
+        self.strays.sweep(&accounts, round, slots, used, &mut result)?;
         Ok(result)
     }
 }

@@ -1,29 +1,40 @@
-//! Reads from the task iterators.
+//! Reads from the iterators.
 
+use std::collections::HashSet;
 use std::io::Read;
+use std::os::fd::AsFd;
 
-use libbpf_rs::{Iter, Object};
+use libbpf_rs::{Iter, Map, Object};
 use zerocopy::FromBytes;
 
 use super::wire::WireSample;
 use crate::error::NotifierError;
 use crate::watch::ProcessSample;
 
-/// Runs the iterator `program` over all tasks and passes its output to `f`, in whole records of
-/// `record` bytes.
+/// What an iterator runs over.
+#[derive(Clone, Copy)]
+enum Range<'a> {
+    Tasks,
+    Elements(&'a Map<'a>),
+}
+
+/// Runs the iterator `program` and passes its output to `f`, in whole records of `record` bytes.
 fn run(
-    object: &Object,
-    program: &str,
+    (object, program): (&Object, &str),
+    range: Range<'_>,
     buffer: &mut [u8],
     record: usize,
     f: &mut dyn FnMut(&[u8]),
 ) -> Result<(), NotifierError> {
-    let link = object
+    let found = object
         .progs_mut()
         .find(|candidate| candidate.name() == program)
-        .ok_or_else(|| NotifierError::Unsupported(format!("BPF program {program} is missing")))?
-        .attach()
-        .map_err(|e| NotifierError::bpf(format!("attach iterator {program}"), e))?;
+        .ok_or_else(|| NotifierError::Unsupported(format!("BPF program {program} is missing")))?;
+    let link = match range {
+        Range::Tasks => found.attach(),
+        Range::Elements(map) => found.attach_iter(map.as_fd()),
+    };
+    let link = link.map_err(|e| NotifierError::bpf(format!("attach iterator {program}"), e))?;
     let mut iterator =
         Iter::new(&link).map_err(|e| NotifierError::bpf(format!("start iterator {program}"), e))?;
     let mut filled = 0;
@@ -50,7 +61,7 @@ pub fn snapshot(
     out: &mut Vec<ProcessSample>,
 ) -> Result<(), NotifierError> {
     out.clear();
-    run(object, "snapshot", buffer, size_of::<WireSample>(), &mut |bytes| {
+    run((object, "snapshot"), Range::Tasks, buffer, size_of::<WireSample>(), &mut |bytes| {
         if let Ok(sample) = WireSample::read_from_bytes(bytes) {
             out.push(sample.decode());
         }
@@ -64,5 +75,19 @@ pub fn snapshot(
 
 /// Runs the iterator that charges and corrects the accounts.
 pub fn reconcile(object: &Object, buffer: &mut [u8]) -> Result<(), NotifierError> {
-    run(object, "reconcile", buffer, 1, &mut |_| ())
+    run((object, "reconcile"), Range::Tasks, buffer, 1, &mut |_| ())
+}
+
+/// The address spaces with an account that have users, by address.
+pub fn used_spaces(
+    object: &Object,
+    accounts: &Map<'_>,
+    buffer: &mut [u8],
+) -> Result<HashSet<u64>, NotifierError> {
+    let mut used = HashSet::new();
+    let range = Range::Elements(accounts);
+    run((object, "used_spaces"), range, buffer, size_of::<u64>(), &mut |bytes| {
+        used.extend(bytes.try_into().map(u64::from_ne_bytes));
+    })?;
+    Ok(used)
 }

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
+pub mod blocked_read;
 pub mod swap;
 
 use std::process::Command;
