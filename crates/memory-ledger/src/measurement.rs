@@ -37,7 +37,7 @@ const RAISE_SHARE: u64 = 64;
 /// No process is read for an account with a sum below the soft limit by this fraction of it.
 const CLEAR_SHARE: u64 = 16;
 
-/// Memory of no listed process is being freed if it has fallen by this fraction while a kill waits.
+/// A kill waits longer if the memory that is being freed has fallen by this fraction.
 const FALLING_SHARE: u64 = 4;
 
 const NS_PER_MS: u64 = 1_000_000;
@@ -192,6 +192,9 @@ pub struct Measurement {
     /// still has those that it has not freed yet. It includes processes that [`Effort::Some`]
     /// excludes and that were never read.
     pub unlisted_bytes: u64,
+    /// Part of `unlisted_bytes` that a fork in progress or a system call of another process uses.
+    /// The user determines when it is freed.
+    pub used_unlisted_bytes: u64,
     /// How usage was measured.
     pub source: UsageSource,
     /// CPU time of the measurement, nanoseconds.
@@ -246,8 +249,8 @@ struct State {
     controller: ControllerUse,
     /// Time since which a kill waits, nanoseconds.
     waiting_ns: Option<u64>,
-    /// Memory of no listed process when the wait began, or was extended last, bytes.
-    unlisted_bytes: Option<u64>,
+    /// Memory that is being freed, when the wait began or was extended last, bytes.
+    freed_bytes: Option<u64>,
     /// Time when the next measurement is due, nanoseconds.
     due_ns: u64,
 }
@@ -255,21 +258,23 @@ struct State {
 impl State {
     /// No kill waits any more: the account is within its limit, or all of its memory was measured.
     fn end_wait(&mut self) {
-        (self.waiting_ns, self.unlisted_bytes) = (None, None);
+        (self.waiting_ns, self.freed_bytes) = (None, None);
     }
 
-    /// Ends or extends the wait of a kill. A fork ends soon, and a process that has exited frees
-    /// its memory, which takes seconds for many large processes on a busy machine. But another
-    /// process that reads it can keep the memory for any time: if it does not fall, it counts in
-    /// full after a while.
-    fn measured_unlisted(&mut self, unlisted_bytes: u64, small: u64, now_ns: u64) {
+    /// Ends or extends the wait of a kill. A fork ends soon, and the kernel frees the memory of a
+    /// process that has exited, which takes seconds for many large processes on a busy machine. If
+    /// it does not fall, it counts in full after a while. Memory that another process uses extends
+    /// no wait: its user could free it bit by bit.
+    fn measured_unlisted(&mut self, measurement: &Measurement, small: u64, now_ns: u64) {
+        let Measurement { unlisted_bytes, used_unlisted_bytes, .. } = *measurement;
         if unlisted_bytes <= small {
             self.end_wait();
             return;
         }
-        let falls = |before: u64| unlisted_bytes <= before - before / FALLING_SHARE;
-        if self.unlisted_bytes.is_none_or(falls) {
-            self.unlisted_bytes = Some(unlisted_bytes);
+        let freed_bytes = unlisted_bytes.saturating_sub(used_unlisted_bytes);
+        let falls = |before: u64| freed_bytes <= before - before / FALLING_SHARE;
+        if freed_bytes > small && self.freed_bytes.is_none_or(falls) {
+            self.freed_bytes = Some(freed_bytes);
             self.waiting_ns = self.waiting_ns.map(|_| now_ns);
         }
     }
@@ -386,7 +391,7 @@ impl Measurements {
         if sum.summed_bytes.saturating_add_signed(bytes) <= limit.hard_bytes() {
             state.end_wait();
         } else {
-            state.measured_unlisted(measurement.unlisted_bytes, small, now_ns);
+            state.measured_unlisted(&measurement, small, now_ns);
         }
         Some(SumCorrection {
             bytes,

@@ -21,6 +21,7 @@ fn by_pss(difference_bytes: i64) -> Measurement {
         account: ACCOUNT,
         difference_bytes,
         unlisted_bytes: 0,
+        used_unlisted_bytes: 0,
         source: UsageSource::Pss,
         cost_ns: MS,
     }
@@ -376,7 +377,7 @@ fn a_wait_ends_with_a_measurement_within_the_limit() {
 #[test]
 fn a_kill_waits_for_memory_of_exited_processes_while_it_falls() {
     // Memory of no process, MiB, every 400 ms.
-    let last_wait = |unlisted: &[u64]| {
+    let last_wait = |unlisted: &[u64], used_of: fn(u64) -> u64| {
         let mut measurements = Measurements::default();
         let waits = unlisted.iter().enumerate().take_while(|(at, mib)| {
             let now_ns = *at as u64 * 400 * MS;
@@ -389,13 +390,16 @@ fn a_kill_waits_for_memory_of_exited_processes_while_it_falls() {
             let controller = ControllerUse::Excluded;
             let need = Need { sum, limit: limit(), demand: Demand::Usage, controller };
             measurements.begin(ACCOUNT, need, now_ns).unwrap();
-            let measurement = Measurement { unlisted_bytes, ..by_pss(0) };
+            let used_unlisted_bytes = used_of(unlisted_bytes);
+            let measurement = Measurement { unlisted_bytes, used_unlisted_bytes, ..by_pss(0) };
             let end = measurements.end(measurement, summed_bytes, limit(), now_ns).unwrap();
             end.unlisted_bytes == unlisted_bytes
         });
         waits.count()
     };
-    assert_eq!(last_wait(&[800, 700, 600, 500, 450, 380, 330, 280, 240, 200]), 10);
-    assert_eq!(last_wait(&[800, 790, 780, 770, 760, 750]), 3, "it hardly falls");
-    assert_eq!(last_wait(&[800, 600, 600, 600, 600, 600]), 4, "it falls no more");
+    let falling = [800, 700, 600, 500, 450, 380, 330, 280, 240, 200];
+    assert_eq!(last_wait(&falling, |_| 0), 10);
+    assert_eq!(last_wait(&[800, 790, 780, 770, 760, 750], |_| 0), 3, "it hardly falls");
+    assert_eq!(last_wait(&[800, 600, 600, 600, 600, 600], |_| 0), 4, "it falls no more");
+    assert_eq!(last_wait(&falling, |bytes| bytes), 3, "other processes use it");
 }

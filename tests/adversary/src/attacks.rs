@@ -244,6 +244,14 @@ pub const ALL: &[Attack] = &[
         ..PLAIN
     },
     Attack {
+        name: "dead-in-steps",
+        program: "dead_in_steps",
+        limit_mib: 256,
+        seconds: 14,
+        arguments: |_| vec!["230".into()],
+        ..PLAIN
+    },
+    Attack {
         name: "subordinate-memory",
         program: "subordinate_memory",
         arguments: |_| vec!["20".into(), "15".into()],

@@ -50,6 +50,7 @@ mod rule_preferences;
 mod scan_timer;
 mod shared_state;
 mod system_monitor;
+mod unlisted_spaces;
 mod usage_monitor;
 mod user_backstop;
 mod user_limits;

@@ -5,15 +5,16 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use headroom_linux::clock::monotonic_ns;
 use memory_ledger::{
-    AccountId, Demand, KillsInFlight, Limit, Measurement, Measurements, Need, Order, SumState,
-    SumUpdates, UsageSource, Victims, controller_use,
+    AccountId, Demand, Effort, KillsInFlight, Limit, Measurement, Measurements, Need, Order,
+    SumState, SumUpdates, UsageSource, Victims, controller_use,
 };
 use memory_watch::{Backend, Correction, ProcessSample};
 
 use super::accounts::Accounts;
 use super::charge::{Size, size_by};
 use super::process_snapshot::ProcessSnapshot;
-use crate::usage::{Files, Held, Member, Request, UsageWorker};
+use super::unlisted_spaces::UnlistedSpaces;
+use crate::usage::{Files, Held, Member, Request, Unlisted, UsageWorker};
 
 /// Maximum number of measurements started per iteration of the event loop; others follow in the
 /// next one.
@@ -27,6 +28,7 @@ pub(super) struct UsageMonitor {
     worker: Option<UsageWorker>,
     /// Accounts that may hold memory that their sums do not show.
     unseen: BTreeSet<AccountId>,
+    unlisted_spaces: UnlistedSpaces,
 }
 
 impl UsageMonitor {
@@ -58,6 +60,7 @@ impl UsageMonitor {
     pub(super) fn forget(&mut self, account: AccountId) {
         self.measurements.forget(account);
         self.unseen.remove(&account);
+        self.unlisted_spaces.forget(account);
     }
 
     /// The source of the account's usage.
@@ -166,13 +169,36 @@ impl UsageMonitor {
             let members = members.remove(&order.account).unwrap_or_default();
             let pids = pids.remove(&order.account).unwrap_or_default();
             let held = held.remove(&order.account).unwrap_or_default();
-            let request = Request { order, count: limit.count(), members, files, held, pids };
+            let unlisted = self.used_unlisted(order, accounts, snapshot);
+            let count = limit.count();
+            let request = Request { order, count, members, files, held, unlisted, pids };
             let Some(worker) = &self.worker else { return };
             if worker.request(request).is_err() {
                 // The worker's queue is full: the measurement is due again later.
                 self.measurements.cancel(order.account, monotonic_ns());
             }
         }
+    }
+
+    /// The memory of address spaces without a process, if a kill depends on it.
+    fn used_unlisted(
+        &mut self,
+        order: Order,
+        accounts: &Accounts,
+        snapshot: &ProcessSnapshot,
+    ) -> Unlisted {
+        let account = order.account;
+        if order.effort == Effort::Some {
+            return Unlisted::default();
+        }
+        let listed = snapshot.samples().iter().map(|sample| sample.mm_id).collect();
+        let spaces = accounts.watch().unlisted_spaces(account, &listed).unwrap_or_else(|error| {
+            tracing::warn!(%account, "cannot list address spaces: {error}; they count as freed");
+            Vec::new()
+        });
+        let used = self.unlisted_spaces.replace(account, &spaces, monotonic_ns());
+        let page_bytes = accounts.page_bytes();
+        Unlisted { kept_bytes: used.kept * page_bytes, recent_bytes: used.recent * page_bytes }
     }
 
     /// Corrects the accounts whose measurements have ended, and returns them.

@@ -51,6 +51,16 @@ pub struct Held {
     pub bytes: u64,
 }
 
+/// Memory of address spaces that no process has, as far as a fork in progress or a system call of
+/// another process uses them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unlisted {
+    /// Those that are used for so long that it is no fork, bytes.
+    pub kept_bytes: u64,
+    /// The others, bytes.
+    pub recent_bytes: u64,
+}
+
 /// Whether to search for tmpfs files and memfds that are held open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Files {
@@ -73,6 +83,8 @@ pub struct Request {
     pub files: Files,
     /// Memory that other daemons hold for the account.
     pub held: Vec<Held>,
+    /// Address spaces without a process, if a kill depends on the measurement.
+    pub unlisted: Unlisted,
     /// All processes that are charged to the account, if the memory controller may be read.
     pub pids: Vec<u32>,
 }
@@ -156,19 +168,34 @@ impl Measurer {
                 self.holders.remove(&account);
                 self.shares.remove(&account);
                 let source = UsageSource::Controller;
-                Measurement { account, difference_bytes, unlisted_bytes: 0, source, cost_ns: 0 }
+                Measurement {
+                    account,
+                    difference_bytes,
+                    unlisted_bytes: 0,
+                    used_unlisted_bytes: 0,
+                    source,
+                    cost_ns: 0,
+                }
             }
             None => {
                 self.controller.forget(account);
                 let listed: u64 = request.members.iter().map(|member| member.charged_bytes).sum();
                 let summed_bytes = request.order.summed_bytes;
+                let Unlisted { kept_bytes, recent_bytes } = request.unlisted;
                 let bound = self.bound(request);
                 let difference_bytes =
                     (bound.bytes() + bound.exited_bytes) as i64 - summed_bytes as i64;
-                let unlisted_bytes =
-                    summed_bytes.saturating_sub(listed) + bound.exited_bytes + bound.unread_bytes;
-                let source = UsageSource::Pss;
-                Measurement { account, difference_bytes, unlisted_bytes, source, cost_ns: 0 }
+                let unlisted_bytes = summed_bytes.saturating_sub(listed + kept_bytes)
+                    + bound.exited_bytes
+                    + bound.unread_bytes;
+                Measurement {
+                    account,
+                    difference_bytes,
+                    unlisted_bytes,
+                    used_unlisted_bytes: recent_bytes.min(unlisted_bytes),
+                    source: UsageSource::Pss,
+                    cost_ns: 0,
+                }
             }
         };
         let cost_ns = thread_cpu_ns() - begun_ns + self.reader.take_cpu_ns();

@@ -14,5 +14,5 @@ mod measure;
 mod slice;
 mod worker;
 
-pub use measure::{Files, Held, Member, Request};
+pub use measure::{Files, Held, Member, Request, Unlisted};
 pub use worker::UsageWorker;

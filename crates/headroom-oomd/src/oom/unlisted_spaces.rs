@@ -1,0 +1,96 @@
+//! Address spaces of accounts that no process has: those of forks in progress, and those that a
+//! system call of another process uses after their processes have exited.
+
+use std::collections::BTreeMap;
+
+use memory_ledger::AccountId;
+use memory_watch::{SpaceState, UnlistedSpace};
+
+use crate::clock::NS_PER_MS;
+
+/// An address space that is used and does not change for this long belongs to no fork in progress:
+/// it is kept, milliseconds. The measurement and the kill follow within the second for which an
+/// account may exceed its limit.
+const KEPT_MS: u64 = 400;
+
+/// Memory of an account's address spaces that are used and that no process has, pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct UsedUnlisted {
+    /// Address spaces that are kept: their memory is in use, and cannot be shared by a fork in
+    /// progress.
+    pub(super) kept: u64,
+    /// All others.
+    pub(super) recent: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    pages: u64,
+    /// Since when it has this size, nanoseconds.
+    since_ns: u64,
+}
+
+/// The address spaces of accounts on which a kill depends.
+#[derive(Debug, Default)]
+pub(super) struct UnlistedSpaces {
+    by_account: BTreeMap<AccountId, BTreeMap<u64, Seen>>,
+}
+
+impl UnlistedSpaces {
+    /// Replaces the address spaces of an account.
+    pub(super) fn replace(
+        &mut self,
+        account: AccountId,
+        spaces: &[UnlistedSpace],
+        now_ns: u64,
+    ) -> UsedUnlisted {
+        let before = self.by_account.remove(&account).unwrap_or_default();
+        let (mut now, mut used) = (BTreeMap::new(), UsedUnlisted::default());
+        for space in spaces.iter().filter(|space| space.state == SpaceState::Used) {
+            let pages = space.pages;
+            let known = before.get(&space.mm_id).filter(|seen| seen.pages == pages);
+            let seen = known.copied().unwrap_or(Seen { pages, since_ns: now_ns });
+            if now_ns - seen.since_ns >= KEPT_MS * NS_PER_MS {
+                used.kept += pages;
+            } else {
+                used.recent += pages;
+            }
+            now.insert(space.mm_id, seen);
+        }
+        if !now.is_empty() {
+            self.by_account.insert(account, now);
+        }
+        used
+    }
+
+    /// Drops the state of an account.
+    pub(super) fn forget(&mut self, account: AccountId) {
+        self.by_account.remove(&account);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use memory_ledger::Uid;
+
+    use super::*;
+
+    const ACCOUNT: AccountId = AccountId::User(Uid(1000));
+
+    #[test]
+    fn an_address_space_is_kept_if_it_is_used_and_does_not_change() {
+        let mut spaces = UnlistedSpaces::default();
+        let mut look = |ms: u64, sizes: &[(u64, u64)], state| {
+            let space =
+                |(mm_id, pages): &(u64, u64)| UnlistedSpace { mm_id: *mm_id, pages: *pages, state };
+            let list: Vec<UnlistedSpace> = sizes.iter().map(space).collect();
+            let used = spaces.replace(ACCOUNT, &list, ms * NS_PER_MS);
+            (used.kept, used.recent)
+        };
+        assert_eq!(look(0, &[(1, 10), (2, 20)], SpaceState::Used), (0, 30));
+        assert_eq!(look(200, &[(1, 10), (2, 25)], SpaceState::Used), (0, 35), "a fork grows");
+        assert_eq!(look(400, &[(1, 10), (2, 25)], SpaceState::Used), (10, 25));
+        assert_eq!(look(600, &[(1, 10), (2, 25)], SpaceState::Freed), (0, 0));
+        assert_eq!(look(800, &[(1, 10), (2, 25)], SpaceState::Used), (0, 35), "others by now");
+    }
+}
