@@ -1,12 +1,11 @@
 //! Latency of a client's calls while other users attack the daemon.
 
-use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use bench::machine::process_cpu_ns;
 use bench::measure::percentile;
 use bench::progress::Progress;
@@ -16,16 +15,12 @@ use binder_client::{Client, Options, Payload, Session};
 use clap::Parser;
 use e2e::attacker::{ATTACKS, Attack, Attacker, DEVICES, INNOCENT, INNOCENT_DEVICE};
 use e2e::{Bus, Mapping, Peer, wait};
-use headroom_linux::sched::SchedAttr;
+use harness::probe::{MAX_STEAL, REALTIME, Steal, delays_until, set_realtime};
 use rustix::process::Pid;
 
 const BENCH: &str = "attacks";
-/// Of client, service and probe: the daemon may delay them, but not the attackers' use of the CPU.
-const PRIORITY: u32 = 1;
-/// Between two calls, and between two samples of the probe.
+/// Between two calls.
 const INTERVAL: Duration = Duration::from_micros(500);
-/// Passes with more stolen time say nothing about the daemon.
-const MAX_STEAL: f64 = 0.02;
 /// Time in which the daemon must have its former number of descriptors again.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -106,7 +101,7 @@ fn run(case: &Case, arguments: &Arguments, peer: &Path) -> Result<Sample> {
     let words = ["as", &INNOCENT.to_string(), "manager", "1"];
     let mut service = Peer::start_on(&bus, peer, INNOCENT_DEVICE, &words);
     service.expect("ready");
-    SchedAttr::fifo(PRIORITY).apply(Pid::from_raw(service.pid() as i32))?;
+    REALTIME.apply(Pid::from_raw(service.pid() as i32))?;
     let client = Client::open(bus.device(INNOCENT_DEVICE), &Options::default())?;
     // The daemon opens a descriptor for a client's address space at its first call.
     call_until(&client, Instant::now() + Duration::from_millis(100))?;
@@ -128,8 +123,8 @@ fn measure(client: &Client, bus: &Bus, duration: Duration) -> Result<Sample> {
     let end = begun + duration;
     let ended = AtomicBool::new(false);
     let (calls, delays) = scope(|scope| {
-        let probe = scope.spawn(|| probe_until(&ended));
-        let calls = scope.spawn(|| realtime().and_then(|()| call_until(client, end))).join();
+        let probe = scope.spawn(|| delays_until(&ended));
+        let calls = scope.spawn(|| set_realtime().and_then(|()| call_until(client, end))).join();
         ended.store(true, Ordering::Relaxed);
         (calls, probe.join())
     });
@@ -140,10 +135,6 @@ fn measure(client: &Client, bus: &Bus, duration: Duration) -> Result<Sample> {
     let cpu_ns = process_cpu_ns(bus.pid())? - cpu;
     let daemon_cpu = cpu_ns as f64 / begun.elapsed().as_nanos() as f64;
     Ok(Sample { calls, delays, daemon_cpu, steal: Steal::now()?.since(&steal) })
-}
-
-fn realtime() -> Result<()> {
-    SchedAttr::fifo(PRIORITY).apply(None).context("SCHED_FIFO")
 }
 
 /// Latencies of calls, nanoseconds.
@@ -159,42 +150,6 @@ fn call_until(client: &Client, end: Instant) -> Result<Vec<u64>> {
         sleep(INTERVAL);
     }
     Ok(times)
-}
-
-/// By how much sleeps were too long, nanoseconds.
-fn probe_until(ended: &AtomicBool) -> Result<Vec<u64>> {
-    realtime()?;
-    let mut delays = Vec::new();
-    while !ended.load(Ordering::Relaxed) {
-        let begun = Instant::now();
-        sleep(INTERVAL);
-        delays.push(begun.elapsed().saturating_sub(INTERVAL).as_nanos() as u64);
-    }
-    Ok(delays)
-}
-
-/// CPU time of the machine since its start, ticks.
-struct Steal {
-    stolen: u64,
-    all: u64,
-}
-
-impl Steal {
-    fn now() -> Result<Self> {
-        let stat = fs::read_to_string("/proc/stat")?;
-        let line = stat.lines().next().and_then(|line| line.strip_prefix("cpu "));
-        let fields = line.context("/proc/stat: no line `cpu`")?.split_ascii_whitespace();
-        let ticks = fields.map(str::parse).collect::<Result<Vec<u64>, _>>()?;
-        // user, nice, system, idle, iowait, irq, softirq, steal; guest time is in user's.
-        let [.., stolen] = ticks.get(..8).context("/proc/stat: no stolen time")? else {
-            bail!("/proc/stat: no stolen time");
-        };
-        Ok(Self { stolen: *stolen, all: ticks[..8].iter().sum() })
-    }
-
-    fn since(&self, before: &Self) -> f64 {
-        (self.stolen - before.stolen) as f64 / (self.all - before.all).max(1) as f64
-    }
 }
 
 fn print_results(cases: &[Case], kept: &[Vec<Sample>], passes: u32) -> Result<()> {

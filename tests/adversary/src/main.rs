@@ -9,6 +9,7 @@
 mod attack;
 mod attacks;
 mod expected_failures;
+mod latency;
 mod run;
 mod witnesses;
 
@@ -29,6 +30,10 @@ struct Arguments {
     /// Times that each attack is played; what fails is played twice more in any case
     #[arg(long, default_value_t = 1)]
     rounds: u32,
+    /// Measure root's requests and another user's kills instead, without and under each attack, at
+    /// SCHED_FIFO, in this number of passes
+    #[arg(long)]
+    latency: Option<u32>,
     /// Print the checks that are expected to fail, and why, and play nothing
     #[arg(long)]
     expected_failures: bool,
@@ -69,7 +74,10 @@ fn main() -> ExitCode {
 fn round(arguments: &Arguments) -> anyhow::Result<bool> {
     let wanted = |name: &str| arguments.only.as_ref().is_none_or(|only| name.contains(only));
     let mut fine = true;
-    run::print_header();
+    match arguments.latency {
+        Some(_) => latency::print_header(),
+        None => run::print_header(),
+    }
     for backend in arguments.backend.list() {
         for attack in attacks::ALL.iter().filter(|attack| wanted(attack.name)) {
             if let Some(why) = attack.witness.missing() {
@@ -77,8 +85,11 @@ fn round(arguments: &Arguments) -> anyhow::Result<bool> {
                 println!("{:24} skipped: {why}", attack.name);
                 continue;
             }
-            fine &= expected_failures::TABLE
-                .run(attack.name, *backend, || run::play(attack, *backend))?;
+            fine &= match arguments.latency {
+                Some(passes) => latency::measure(attack, *backend, passes)?,
+                None => expected_failures::TABLE
+                    .run(attack.name, *backend, || run::play(attack, *backend))?,
+            };
         }
     }
     Ok(fine)

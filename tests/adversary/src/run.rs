@@ -72,9 +72,9 @@ pub fn play(attack: &Attack, backend: Backend) -> anyhow::Result<AttackOutcome> 
 
 /// The processes besides the attack. On drop, all processes of all users are killed, whatever
 /// happened.
-struct Others<'a> {
-    attack: &'a Attack,
-    processes: Vec<Child>,
+pub struct Others<'a> {
+    pub attack: &'a Attack,
+    pub processes: Vec<Child>,
 }
 
 impl Others<'_> {
@@ -178,7 +178,12 @@ fn play_once(
     Ok(outcome)
 }
 
-fn start(attack: &Attack, daemon: &Daemon, group: Option<&MemoryGroup>) -> anyhow::Result<Child> {
+/// Starts an attack.
+pub fn start(
+    attack: &Attack,
+    daemon: &Daemon,
+    group: Option<&MemoryGroup>,
+) -> anyhow::Result<Child> {
     let mut command = Command::new(programs().join(attack.program));
     if let Some(group) = group {
         group.contain(&mut command)?;

@@ -9,6 +9,7 @@
 //! * [`memory`]: actual memory of users, measured without Headroom;
 //! * [`memory_group`]: memory that the kernel charges to a program, where it can;
 //! * [`sampler`]: both over time, and the daemon's response times meanwhile;
+//! * [`probe`]: what the machine itself adds to latencies;
 //! * [`users`]: programs as other users, and how they are ended;
 //! * [`outcome`]: checks, and which of them are expected to fail.
 
@@ -18,6 +19,7 @@ pub mod daemon;
 pub mod memory;
 pub mod memory_group;
 pub mod outcome;
+pub mod probe;
 pub mod sampler;
 pub mod users;
 
