@@ -170,6 +170,35 @@ impl<K: Key, V> Slab<K, V> {
         self.iter_mut().map(|(_, value)| value)
     }
 
+    /// A slab of objects that are made from those of this one, and have their keys.
+    pub fn map<W>(&self, mut make: impl FnMut(&V) -> W) -> Slab<K, W> {
+        let content = |content: &Content<V>| match content {
+            Content::Occupied(value) => Content::Occupied(make(value)),
+            Content::Vacant(next) => Content::Vacant(*next),
+        };
+        let generations = self.slots.iter().map(|slot| slot.generation);
+        let contents = self.slots.iter().map(|slot| &slot.content).map(content);
+        let slots = generations.zip(contents);
+        let slots = slots.map(|(generation, content)| Slot { generation, content }).collect();
+        Slab { slots, first_free: self.first_free, len: self.len, key: PhantomData }
+    }
+
+    /// Like [`map`](Self::map), with objects that may fail to be made.
+    pub fn try_into_map<W, E>(
+        self,
+        mut make: impl FnMut(V) -> Result<W, E>,
+    ) -> Result<Slab<K, W>, E> {
+        let slot = |slot: Slot<V>| {
+            let content = match slot.content {
+                Content::Occupied(value) => Content::Occupied(make(value)?),
+                Content::Vacant(next) => Content::Vacant(next),
+            };
+            Ok(Slot { generation: slot.generation, content })
+        };
+        let slots = self.slots.into_iter().map(slot).collect::<Result<_, E>>()?;
+        Ok(Slab { slots, first_free: self.first_free, len: self.len, key: PhantomData })
+    }
+
     /// Free indices, the next one first.
     fn free(&self) -> Vec<u32> {
         let next = |&index: &u32| match self.slots.get(index as usize)?.content {
@@ -291,6 +320,20 @@ mod tests {
             assert_eq!(Id::from_number(key.number()), key);
         }
         assert_eq!(format!("{:?}", keys[1]), "Id(1v1)");
+    }
+
+    #[test]
+    fn objects_that_are_made_from_others_have_their_keys() {
+        let mut slab: Slab<Id, u8> = Slab::default();
+        let [first, removed, last] = [1, 2, 3].map(|value| slab.insert(value));
+        slab.remove(removed);
+        let mut texts = slab.map(u8::to_string);
+        let key = slab.insert(4);
+        assert_eq!(texts.insert("4".to_owned()), key);
+        let numbers: Slab<Id, u8> = texts.try_into_map(|text| text.parse()).unwrap();
+        assert_eq!([first, key, last].map(|key| numbers[key]), [1, 4, 3]);
+        assert_eq!((numbers.get(removed), numbers.len()), (None, 3));
+        assert_eq!(numbers.try_into_map(|_| Err::<u8, _>("no")).err(), Some("no"));
     }
 
     #[test]
