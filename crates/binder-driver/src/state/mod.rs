@@ -3,6 +3,7 @@
 //! [`write`] and [`read`] add and check the envelope of a whole daemon's state; [`SavedDriver`] is
 //! the driver's part. The format is documented in `docs/design/upgrade.md`.
 
+mod front_end;
 mod invariants;
 mod keys;
 mod restore;
