@@ -28,7 +28,7 @@ use std::path::PathBuf;
 pub use client::Client;
 pub use owners::Uid;
 pub use peer::Peer;
-pub use server::{Answer, Request, RequestId, Server};
+pub use server::{Answer, Listeners, Request, RequestId, Server};
 
 /// Version of the messages of both control sockets: field `protocol` of the status. It changes when
 /// a message of an earlier release is not understood any more (docs/stability.md).

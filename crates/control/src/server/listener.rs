@@ -63,6 +63,11 @@ impl Listener {
         Ok(Self { path: path.to_owned(), fd })
     }
 
+    /// A socket that listens on `path` already.
+    pub(super) fn from_fd(path: PathBuf, fd: OwnedFd) -> Self {
+        Self { path, fd }
+    }
+
     pub(super) fn path(&self) -> &Path {
         &self.path
     }

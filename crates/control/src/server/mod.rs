@@ -60,6 +60,15 @@ pub struct Server {
     budget: Budget,
 }
 
+/// The listening sockets of a server, as `F`.
+#[derive(Clone, Copy, Debug)]
+pub struct Listeners<F> {
+    /// For all users.
+    pub all: F,
+    /// For root, if others may connect to `all`.
+    pub root: Option<F>,
+}
+
 /// A request that was received.
 #[derive(Debug)]
 pub struct Request<Q> {
@@ -104,13 +113,34 @@ impl Server {
     /// permission). The folder is created if it is missing; a socket that a dead daemon left is
     /// replaced.
     pub fn bind(path: &Path, mode: u32) -> Result<Self, ControlError> {
-        let fail = |doing| move |errno| ControlError::Io { path: path.to_owned(), doing, errno };
         let listener = Listener::bind(path, mode)?;
         let others_may_connect = mode & 0o022 != 0;
         let root_listener = if others_may_connect {
             Some(Listener::bind(&root_socket(path), 0o600)?)
         } else {
             None
+        };
+        Self::with_listeners(listener, root_listener)
+    }
+
+    /// Continues with the [listeners](Self::listeners) of a server in the program that this one
+    /// replaces. Its connections are closed, unless they are [adopted](Self::adopt).
+    pub fn from_listeners(
+        path: &Path,
+        Listeners { all, root }: Listeners<OwnedFd>,
+    ) -> Result<Self, ControlError> {
+        let root = root.map(|fd| Listener::from_fd(root_socket(path), fd));
+        Self::with_listeners(Listener::from_fd(path.to_owned(), all), root)
+    }
+
+    fn with_listeners(
+        listener: Listener,
+        root_listener: Option<Listener>,
+    ) -> Result<Self, ControlError> {
+        let path = listener.path().to_owned();
+        let fail = |doing| {
+            let path = path.clone();
+            move |errno| ControlError::Io { path, doing, errno }
         };
         let epoll =
             epoll::create(epoll::CreateFlags::CLOEXEC).map_err(fail("cannot make epoll"))?;
@@ -127,6 +157,25 @@ impl Server {
         let slots = Quota::new(CONNECTIONS);
         let (connections, next) = (BTreeMap::new(), FIRST_CONNECTION);
         Ok(Self { epoll, listener, root_listener, connections, next, slots, budget })
+    }
+
+    /// The listening sockets.
+    pub fn listeners(&self) -> Listeners<BorrowedFd<'_>> {
+        let root = self.root_listener.as_ref().map(AsFd::as_fd);
+        Listeners { all: self.listener.as_fd(), root }
+    }
+
+    /// The connection of a request. `None`: it is closed.
+    pub fn connection(&self, RequestId(number): RequestId) -> Option<BorrowedFd<'_>> {
+        self.connections.get(&number).map(AsFd::as_fd)
+    }
+
+    /// Takes over a connection with a request that is answered [later](Answer::Later). `None`: the
+    /// client has exited.
+    pub fn adopt(&mut self, connection: OwnedFd) -> Option<RequestId> {
+        let number = self.welcome(connection)?;
+        self.connections.get_mut(&number)?.stage = Stage::Answering;
+        Some(RequestId(number))
     }
 
     /// Whether the connection of this request still exists.
@@ -204,7 +253,7 @@ impl Server {
     fn accept_from_root(&mut self) {
         for _ in 0..ACCEPTS_PER_TURN {
             let Some(fd) = self.root_listener.as_ref().and_then(Listener::accept) else { return };
-            self.welcome(fd);
+            let _ = self.welcome(fd);
         }
     }
 
@@ -216,14 +265,16 @@ impl Server {
             }
             let Some(fd) = self.listener.accept() else { return };
             self.budget.accepted();
-            self.welcome(fd);
+            let _ = self.welcome(fd);
         }
     }
 
-    fn welcome(&mut self, fd: OwnedFd) {
-        let Some(peer) = Peer::of(fd.as_fd()) else { return };
+    /// Adds a connection; returns its number.
+    fn welcome(&mut self, fd: OwnedFd) -> Option<u64> {
+        let peer = Peer::of(fd.as_fd())?;
         if let Err(exhausted) = self.slots.take(peer.owner, peer.uid) {
-            return Connection::refuse(&fd, &refusal(peer.owner, exhausted));
+            Connection::refuse(&fd, &refusal(peer.owner, exhausted));
+            return None;
         }
         let number = self.next;
         self.next += 1;
@@ -233,7 +284,9 @@ impl Server {
         let connection = &self.connections[&number];
         if epoll::add(&self.epoll, connection.as_fd(), data, flags).is_err() {
             self.close(number);
+            return None;
         }
+        Some(number)
     }
 
     fn close(&mut self, number: u64) {
