@@ -130,6 +130,12 @@ impl AccessLimits {
         self.blocked.push(BlockedThread { process, charge, access });
     }
 
+    /// An owner whose client's memory blocks a thread.
+    pub(crate) fn owner_of_blocked(&mut self) -> Option<Owner> {
+        self.remove_returned();
+        self.blocked.first().map(|blocked| blocked.charge.owner)
+    }
+
     fn remove_returned(&mut self) {
         let threads = &mut self.threads;
         self.blocked.retain(|blocked| {

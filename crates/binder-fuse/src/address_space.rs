@@ -4,8 +4,13 @@
 //! `execve`.
 
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use crate::state::KeptFd;
 
 /// While a reader waits, the address space is checked once in this time: a waiting reader is most
 /// likely a thread of it.
@@ -28,7 +33,33 @@ pub(crate) struct AddressSpace {
     checked: Option<Instant>,
 }
 
+/// An [`AddressSpace`] in a state.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct SavedAddressSpace {
+    pagemap: Option<KeptFd>,
+    exists: bool,
+}
+
+impl SavedAddressSpace {
+    pub(crate) fn descriptor(&self) -> Option<KeptFd> {
+        self.pagemap
+    }
+
+    /// # Safety
+    ///
+    /// As for [`KeptFd::take`].
+    pub(crate) unsafe fn restore(self) -> io::Result<AddressSpace> {
+        // SAFETY: as guaranteed by the caller.
+        let pagemap = self.pagemap.map(|fd| unsafe { fd.take() }).transpose()?;
+        Ok(AddressSpace { pagemap: pagemap.map(File::from), exists: self.exists, checked: None })
+    }
+}
+
 impl AddressSpace {
+    pub(crate) fn save(&self) -> SavedAddressSpace {
+        SavedAddressSpace { pagemap: self.pagemap.as_ref().map(KeptFd::of), exists: self.exists }
+    }
+
     /// The current one of a process. Waits while the process is in execve.
     pub(crate) fn of(pid: u32) -> Self {
         // A kernel without CONFIG_PROC_PAGE_MONITOR has no such file.

@@ -2,9 +2,11 @@
 
 use std::collections::HashMap;
 
+use serde::{Deserialize, Serialize};
+
 /// Threads by tid. The first thread, for most opens the only one, needs no allocation: ten thousand
 /// idle opens have ten thousand of these.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Calls {
     first: Option<(u32, Option<u64>)>,
     /// All threads but the first.

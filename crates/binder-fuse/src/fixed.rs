@@ -1,5 +1,7 @@
 //! Entries that exist independently of the devices: folders, `binder-control`, features, logs.
 
+use serde::{Deserialize, Serialize};
+
 use crate::place::{Log, Place};
 use crate::wire::types::ROOT_ID;
 
@@ -13,7 +15,7 @@ const PROCESSES_ID: u64 = 8;
 /// Node ids from here on are not fixed.
 pub(crate) const FIRST_FREE_ID: u64 = 64;
 /// Node ids of files of `binder_logs/proc`: this and the pid.
-const PROCESS_IDS: u64 = 1 << 62;
+pub(crate) const PROCESS_IDS: u64 = 1 << 62;
 const FEATURE_CONTENT: &[u8] = b"1\n";
 
 /// A fixed entry.
@@ -47,7 +49,7 @@ const FIXED: [Fixed; 12] = [
 ];
 
 /// `binder_logs` of a tree.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Logs {
     Present,
     Absent,

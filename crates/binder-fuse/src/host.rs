@@ -1,6 +1,7 @@
 //! The driver's host for real clients: [`binder_driver::Host`] over the opens.
 
 use std::collections::HashMap;
+use std::io;
 use std::sync::Arc;
 
 use binder_driver::{
@@ -10,15 +11,16 @@ use binder_driver::{
 use headroom_linux::mountinfo::Device;
 use keyed_slab::{Key, Slab, key_types};
 use owners::{Owner, Uid};
+use serde::{Deserialize, Serialize};
 
 use crate::access_limits::{AccessLimits, LONGEST_ACCESS};
-use crate::address_space::{AddressSpace, Readers};
+use crate::address_space::{AddressSpace, Readers, SavedAddressSpace};
 use crate::calls::Calls;
 use crate::client_access::{BlockedAccess, ClientAccess, Late};
 use crate::coarse_clock;
 use crate::files::{CallStop, Charge, Closers, Store};
 use crate::lookup_budget::{LONGEST_LOOKUP, LookupBudgets};
-use crate::mapping::Backing;
+use crate::mapping::{Backing, SavedBacking};
 use crate::nonblock::FlagHistory;
 use crate::page_server::PageServer;
 use crate::pid_view::PidView;
@@ -46,7 +48,7 @@ impl OpenKey {
 const THREADS_CHECKED: usize = 8;
 
 /// Whether the process that opened a device still exists.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum OpenerState {
     Alive,
     Exited,
@@ -86,6 +88,84 @@ pub(crate) struct Open {
     /// Warnings about this open that were already logged.
     pub(crate) warned_writable: bool,
     pub(crate) warned_broken: bool,
+}
+
+/// An [`Open`] in a state.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct SavedOpen {
+    pub(crate) process: ProcessId,
+    pub(crate) node: u64,
+    pid: u32,
+    opener: OpenerState,
+    euid: Uid,
+    sender_euid: Uid,
+    owner: Owner,
+    pid_view: PidView,
+    user_view: UserView,
+    nonblock: bool,
+    flag_history: FlagHistory,
+    pub(crate) address_space: Option<SavedAddressSpace>,
+    pub(crate) backing: SavedBacking,
+    pub(crate) calls: Calls,
+    poll_handle: Option<u64>,
+    call_stop: CallStop,
+    untrapped: bool,
+    warned_writable: bool,
+    warned_broken: bool,
+}
+
+impl Open {
+    fn save(&self) -> SavedOpen {
+        SavedOpen {
+            process: self.process,
+            node: self.node,
+            pid: self.pid,
+            opener: self.opener,
+            euid: self.euid,
+            sender_euid: self.sender_euid,
+            owner: self.owner,
+            pid_view: self.pid_view.clone(),
+            user_view: self.user_view.clone(),
+            nonblock: self.nonblock,
+            flag_history: self.flag_history,
+            address_space: self.address_space.as_ref().map(AddressSpace::save),
+            backing: self.backing.save(),
+            calls: self.calls.clone(),
+            poll_handle: self.poll_handle,
+            call_stop: self.call_stop,
+            untrapped: self.untrapped,
+            warned_writable: self.warned_writable,
+            warned_broken: self.warned_broken,
+        }
+    }
+
+    fn restore(
+        saved: SavedOpen,
+        backing: Box<dyn Backing>,
+        address_space: Option<AddressSpace>,
+    ) -> Self {
+        Self {
+            process: saved.process,
+            node: saved.node,
+            pid: saved.pid,
+            opener: saved.opener,
+            euid: saved.euid,
+            sender_euid: saved.sender_euid,
+            owner: saved.owner,
+            pid_view: saved.pid_view,
+            user_view: saved.user_view,
+            nonblock: saved.nonblock,
+            flag_history: saved.flag_history,
+            address_space,
+            backing,
+            calls: saved.calls,
+            poll_handle: saved.poll_handle,
+            call_stop: saved.call_stop,
+            untrapped: saved.untrapped,
+            warned_writable: saved.warned_writable,
+            warned_broken: saved.warned_broken,
+        }
+    }
 }
 
 /// All opens.
@@ -151,6 +231,31 @@ impl ClientHost {
         Some(open)
     }
 
+    pub(crate) fn save_opens(&self) -> Slab<OpenKey, SavedOpen> {
+        self.opens.map(Open::save)
+    }
+
+    /// Adds the opens of a state to a host without any.
+    ///
+    /// # Safety
+    ///
+    /// As for [`KeptFd::take`](crate::state::KeptFd::take).
+    pub(crate) unsafe fn restore_opens(
+        &mut self,
+        saved: Slab<OpenKey, SavedOpen>,
+        mut restore_backing: impl FnMut(u64, SavedBacking) -> io::Result<Box<dyn Backing>>,
+    ) -> io::Result<()> {
+        self.opens = saved.try_into_map(|mut saved| {
+            let (node, backing) = (saved.node, saved.backing.clone());
+            let space = saved.address_space.take();
+            // SAFETY: as guaranteed by the caller.
+            let space = space.map(|space| unsafe { space.restore() }).transpose()?;
+            Ok::<_, io::Error>(Open::restore(saved, restore_backing(node, backing)?, space))
+        })?;
+        self.by_process = self.opens.iter().map(|(key, open)| (open.process, key)).collect();
+        Ok(())
+    }
+
     /// The device of our filesystem.
     pub(crate) fn device(&self) -> Device {
         self.device
@@ -190,6 +295,11 @@ impl ClientHost {
     /// Whether each access is admitted: no owner has used its budget, and none was late.
     pub(crate) fn is_unlimited(&self) -> bool {
         self.limits.is_unused()
+    }
+
+    /// An owner whose client's memory blocks a thread.
+    pub(crate) fn owner_of_blocked_access(&mut self) -> Option<Owner> {
+        self.limits.owner_of_blocked()
     }
 
     /// Whether a call may be started or continued now.

@@ -15,6 +15,7 @@
 //! * `placement`: runs threads that wake each other on one CPU;
 //! * `guardian`: ends the connection of a killed server, so that no client hangs;
 //! * [`server`](Server): the event loop;
+//! * `state`: what a later version of the program needs to continue serving ([`ServerState`]);
 //! * [`Bus`]: all of that in a child process, for tests.
 //!
 //! ```no_run
@@ -55,6 +56,7 @@ mod place;
 mod placement;
 mod priority;
 mod server;
+mod state;
 mod sync;
 mod task_watch;
 mod tree;
@@ -68,6 +70,7 @@ pub use loop_threads::serve;
 pub use mapping::{MappingChoice, MappingKind};
 pub use mount::MountNamespace;
 pub use server::{
-    BufferHolder, Config, DeviceOwner, Event, HeldMemory, Server, TraceEnd, TraceOutcome,
-    TracePart, TraceRecord,
+    BufferHolder, Config, DeviceOwner, Event, HeldMemory, Obstacle, PausedServer, Server, TraceEnd,
+    TraceOutcome, TracePart, TraceRecord,
 };
+pub use state::{Inherited, KeptFd, ServerState, VerifiedState, check_descriptors};

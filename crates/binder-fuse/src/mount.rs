@@ -1,7 +1,8 @@
 //! The mount: made on construction, removed on drop; a mount of a dead server is removed first.
 
-use std::ffi::CString;
+use std::ffi::{CString, OsString};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use headroom_linux::mountinfo::{self, Device, MountEntry};
@@ -9,6 +10,7 @@ use rustix::io::Errno;
 use rustix::mount::{
     MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change, unmount,
 };
+use serde::{Deserialize, Serialize};
 
 use crate::channel::Channel;
 use crate::error::Error;
@@ -19,7 +21,7 @@ const FSTYPE: &str = "fuse.binder";
 const SOURCE: &str = "headroom";
 
 /// The mount namespace that a server is in while it serves.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MountNamespace {
     /// The one that it mounts in, which exists at least as long as the server.
     #[default]
@@ -128,6 +130,41 @@ impl Mount {
     /// Whether the filesystem is still mounted; if not, only the directory is left to remove.
     pub(crate) fn is_mounted(&self) -> bool {
         matches!(look_up(&self.path), Ok(Some(entry)) if entry.device == self.device)
+    }
+}
+
+/// A [`Mount`] in a state.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct SavedMount {
+    path: Vec<u8>,
+    /// Major and minor number.
+    device: (u32, u32),
+    created: Vec<Vec<u8>>,
+    namespace: MountNamespace,
+}
+
+impl Mount {
+    /// `None`: it is in the namespaces of a helper process.
+    pub(crate) fn save(&self) -> Option<SavedMount> {
+        let bytes = |path: &Path| path.as_os_str().as_bytes().to_vec();
+        self.helper.is_none().then(|| SavedMount {
+            path: bytes(&self.path),
+            device: (self.device.major, self.device.minor),
+            created: self.created.0.iter().map(|path| bytes(path)).collect(),
+            namespace: self.namespace,
+        })
+    }
+
+    pub(crate) fn restore(saved: SavedMount) -> Self {
+        let path = |bytes| PathBuf::from(OsString::from_vec(bytes));
+        let (major, minor) = saved.device;
+        Self {
+            path: path(saved.path),
+            device: Device { major, minor },
+            created: CreatedFolders(saved.created.into_iter().map(path).collect()),
+            helper: None,
+            namespace: saved.namespace,
+        }
     }
 }
 

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use headroom_linux::sched::leave_realtime;
 use owners::{Owner, Rate, TokenBuckets};
 use rustix::event::EventfdFlags;
+use serde::{Deserialize, Serialize};
 
 /// Reads that end earlier cost nothing but an entry of a queue.
 const PATIENCE: Duration = Duration::from_millis(1);
@@ -41,7 +42,7 @@ pub(crate) struct ParkedRead {
 }
 
 /// Whether the client is known to change the flag.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum FlagHistory {
     AsOpened,
     /// Its reads are looked up without delay.

@@ -16,6 +16,7 @@
 //! [`RESCUE_AFTER`] at most.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -47,7 +48,7 @@ const COMPLAIN_AFTER: Duration = Duration::from_secs(2);
 /// See the module's documentation.
 pub(crate) struct PageServer {
     shared: Arc<Shared>,
-    helper: Option<JoinHandle<()>>,
+    helper: Mutex<Option<JoinHandle<()>>>,
 }
 
 struct Shared {
@@ -124,14 +125,30 @@ impl PageServer {
             truths: Mutex::default(),
             texts: Mutex::default(),
         });
-        let helper = std::thread::Builder::new()
-            .name("page-server".into())
-            .spawn({
-                let shared = Arc::clone(&shared);
-                move || shared.help()
-            })
-            .map_err(Error::io("cannot start the page server"))?;
-        Ok(Self { shared, helper: Some(helper) })
+        let this = Self { shared, helper: Mutex::default() };
+        this.start_helper().map_err(Error::io("cannot start the page server"))?;
+        Ok(this)
+    }
+
+    /// Starts the helper if it does not run.
+    pub(crate) fn start_helper(&self) -> io::Result<()> {
+        let mut helper = lock(&self.helper);
+        if helper.is_none() {
+            self.shared.stop.store(false, SeqCst);
+            let shared = Arc::clone(&self.shared);
+            let thread = std::thread::Builder::new().name("page-server".into());
+            *helper = Some(thread.spawn(move || shared.help())?);
+        }
+        Ok(())
+    }
+
+    /// Ends the helper. It must run again before the next call is announced.
+    pub(crate) fn stop_helper(&self) {
+        self.shared.stop.store(true, SeqCst);
+        self.shared.timer.expire_in(Duration::ZERO);
+        if let Some(helper) = lock(&self.helper).take() {
+            let _ = helper.join();
+        }
     }
 
     /// Announces a call that may wait for a page of our own files.
@@ -181,6 +198,12 @@ impl PageServer {
         fits
     }
 
+    /// All texts with the file handles of their opens.
+    pub(crate) fn save_texts(&self) -> Vec<(u64, String)> {
+        let texts = lock(&self.shared.texts);
+        texts.iter().map(|(&fh, text)| (fh, text.to_string())).collect()
+    }
+
     /// Undoes [`add_text`](Self::add_text).
     pub(crate) fn remove_text(&self, fh: u64) {
         lock(&self.shared.texts).remove(&fh);
@@ -201,6 +224,11 @@ impl PageServer {
         backlog.ids.remove(&kept.unique);
         kept.interrupted = backlog.interrupted.remove(&kept.unique);
         Some(kept)
+    }
+
+    /// Whether [`take`](Self::take) has nothing.
+    pub(crate) fn is_empty(&self) -> bool {
+        lock(&self.shared.backlog).requests.is_empty()
     }
 
     /// Whether the helper reads requests now. If not, it makes the connection non-blocking before
@@ -239,11 +267,7 @@ impl PageServer {
 
 impl Drop for PageServer {
     fn drop(&mut self) {
-        self.shared.stop.store(true, SeqCst);
-        self.shared.timer.expire_in(Duration::ZERO);
-        if let Some(helper) = self.helper.take() {
-            let _ = helper.join();
-        }
+        self.stop_helper();
     }
 }
 

@@ -5,6 +5,8 @@ use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 
+use serde::{Deserialize, Serialize};
+
 /// `_IO(0xb7, 2)`: the parent of a pid namespace.
 const NS_GET_PARENT: libc::Ioctl = 0xb702;
 
@@ -89,7 +91,7 @@ fn namespaces(tid: u32, own: u64) -> Option<Vec<u64>> {
 }
 
 /// The pids of one process, from our own pid namespace inwards to its own.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PidView {
     /// Inode of our namespace, and the pid in it.
     own: (u64, i32),

@@ -1,7 +1,9 @@
 //! What a node id of the mount refers to.
 
+use serde::{Deserialize, Serialize};
+
 /// Identifies a device; never reused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub(crate) struct DeviceId(pub(crate) u64);
 
 /// The entry that a node id refers to.

@@ -9,7 +9,7 @@
 //! that has exited. So each opener is watched by a pidfd, and its pid is valid only until that
 //! reports the exit.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
@@ -17,6 +17,9 @@ use std::time::Duration;
 use binder_driver::ProcessId;
 use headroom_linux::timer::Timer;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll};
+use serde::{Deserialize, Serialize};
+
+use crate::state::KeptFd;
 
 /// `O_EXCL`: the pidfd is of the thread, not of its process.
 const PIDFD_THREAD: libc::c_uint = libc::O_EXCL as libc::c_uint;
@@ -60,6 +63,21 @@ struct Watched {
     /// `None`: checked by timer.
     pidfd: Option<OwnedFd>,
     processes: Vec<ProcessId>,
+}
+
+/// A watched task in a state.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct SavedTask {
+    pub(crate) id: u32,
+    pub(crate) pidfd: Option<KeptFd>,
+    processes: Vec<ProcessId>,
+}
+
+impl SavedTask {
+    /// Whether it is watched for some of these opens, and no others.
+    pub(crate) fn is_for(&self, opens: &HashSet<ProcessId>) -> bool {
+        !self.processes.is_empty() && self.processes.iter().all(|open| opens.contains(open))
+    }
 }
 
 impl Watched {
@@ -164,6 +182,39 @@ impl TaskWatch {
                 self.tasks.remove(&id);
             }
         }
+    }
+
+    pub(crate) fn save(&self) -> Vec<SavedTask> {
+        let saved = |(&id, watched): (&u32, &Watched)| SavedTask {
+            id,
+            pidfd: watched.pidfd.as_ref().map(KeptFd::of),
+            processes: watched.processes.clone(),
+        };
+        self.tasks.iter().map(saved).collect()
+    }
+
+    /// Watches a task of a state; its pidfd is added to `epoll` with `token`.
+    ///
+    /// # Safety
+    ///
+    /// As for [`KeptFd::take`].
+    pub(crate) unsafe fn restore(
+        &mut self,
+        SavedTask { id, pidfd, processes }: SavedTask,
+        epoll: BorrowedFd<'_>,
+        token: u64,
+    ) -> io::Result<()> {
+        // SAFETY: as guaranteed by the caller.
+        let pidfd = pidfd.map(|fd| unsafe { fd.take() }).transpose()?;
+        match &pidfd {
+            Some(pidfd) => {
+                let data = epoll::EventData::new_u64(token);
+                epoll::add(epoll, pidfd, data, epoll::EventFlags::IN)?;
+            }
+            None => self.arm(),
+        }
+        self.tasks.insert(id, Watched { pidfd, processes });
+        Ok(())
     }
 
     /// The pidfd of a task became readable; `None` if it was that of an earlier task with this id.

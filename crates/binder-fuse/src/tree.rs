@@ -5,11 +5,12 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use binder_driver::ContextId;
+use binder_driver::{ContextId, Driver};
 use binder_uapi::BINDERFS_MAX_NAME;
 use owners::Uid;
+use serde::{Deserialize, Serialize};
 
-use crate::fixed::{self, FIRST_FREE_ID, Logs};
+use crate::fixed::{self, FIRST_FREE_ID, Logs, PROCESS_IDS};
 use crate::place::{DeviceId, Place};
 use crate::wire::types::{Attr, FATTR_GID, FATTR_MODE, FATTR_SIZE, FATTR_UID, ROOT_ID, SetattrIn};
 
@@ -23,7 +24,7 @@ const FIRST_DEVICE_OFFSET: u64 = 16;
 const MAX_DEVICES: usize = 4096;
 
 /// Configuration of a tree.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Options {
     /// Initial owner of all entries but the devices.
     pub(crate) uid: Uid,
@@ -44,7 +45,7 @@ const RENAME_NOREPLACE: u32 = 1;
 /// `renameat2(2)`: exchange the two names.
 const RENAME_EXCHANGE: u32 = 2;
 
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct Device {
     name: String,
     context: ContextId,
@@ -57,14 +58,14 @@ struct Device {
     bound: bool,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Owner {
     mode: u32,
     uid: Uid,
     gid: u32,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct DeviceNode {
     device: DeviceId,
     lookups: u64,
@@ -82,7 +83,7 @@ pub(crate) struct Entry {
 }
 
 /// The tree.
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Tree {
     devices: BTreeMap<DeviceId, Device>,
     nodes: HashMap<u64, DeviceNode>,
@@ -104,6 +105,38 @@ impl Tree {
             control: Owner { mode: 0o600, uid, gid },
             options,
         }
+    }
+
+    /// Node ids that are open.
+    pub(crate) fn open_nodes(&self) -> impl Iterator<Item = u64> {
+        self.nodes.iter().filter(|(_, node)| node.open).map(|(&id, _)| id)
+    }
+
+    /// Checks a tree that was read from a state.
+    pub(crate) fn check(&self, driver: &Driver) -> Result<(), String> {
+        if self.next_node.max(self.next_device) >= PROCESS_IDS {
+            return Err("the numbers of nodes are used up".into());
+        }
+        let mut counts: HashMap<DeviceId, u64> = HashMap::new();
+        for (&id, node) in &self.nodes {
+            let is_in_range = (FIRST_FREE_ID..self.next_node).contains(&id);
+            if !is_in_range || node.lookups == 0 || !self.devices.contains_key(&node.device) {
+                return Err(format!("node {id} is that of no device"));
+            }
+            *counts.entry(node.device).or_default() += 1;
+        }
+        for (&id, device) in &self.devices {
+            let count = counts.get(&id).copied().unwrap_or(0);
+            let is_in_range = (FIRST_DEVICE_OFFSET..self.next_device).contains(&id.0);
+            if !is_in_range || count != device.nodes || (!device.linked && count == 0) {
+                return Err(format!("device {:?} has {count} nodes", device.name));
+            }
+            // An unlinked device may outlive its context.
+            if device.linked && !driver.has_context(device.context) {
+                return Err(format!("device {:?} has no context", device.name));
+            }
+        }
+        Ok(())
     }
 
     /// Checks the name of a new device. Errno (positive) if it is refused: `EEXIST`, `EINVAL`,

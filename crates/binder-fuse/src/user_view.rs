@@ -3,6 +3,7 @@
 use std::os::unix::fs::MetadataExt;
 
 use owners::Uid;
+use serde::{Deserialize, Serialize};
 
 /// The uid of a user that has none in a namespace, as the kernel reports it.
 const UNKNOWN: u32 = u32::MAX;
@@ -13,7 +14,7 @@ pub(crate) fn own_namespace() -> u64 {
 }
 
 /// The user namespace of a process.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum UserView {
     /// Our own user namespace.
     Ours,
@@ -23,7 +24,7 @@ pub(crate) enum UserView {
 }
 
 /// A line of `uid_map`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct UidRange {
     /// First uid in the namespace.
     inside: u32,

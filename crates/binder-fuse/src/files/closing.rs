@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use headroom_linux::sched::leave_realtime;
 use owners::{Exhausted, Owner, Quota, QuotaSize, Uid};
+use serde::{Deserialize, Serialize};
 
 use crate::sync::lock;
 
@@ -29,7 +30,7 @@ const STACK: usize = 64 << 10;
 const IDLE: Duration = Duration::from_secs(10);
 
 /// The owner and uid that a file is charged to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Charge {
     pub(crate) owner: Owner,
     pub(crate) uid: Uid,
@@ -40,6 +41,12 @@ pub(crate) struct ClientFile {
     file: ManuallyDrop<OwnedFd>,
     charge: Charge,
     closers: Closers,
+}
+
+impl ClientFile {
+    pub(crate) fn charge(&self) -> Charge {
+        self.charge
+    }
 }
 
 impl AsFd for ClientFile {
@@ -131,6 +138,11 @@ impl Closers {
     pub(crate) fn adopt(&self, file: OwnedFd, charge: Charge) -> ClientFile {
         lock(&self.0.state).quota.insert(charge.owner, charge.uid);
         self.hold(file, charge)
+    }
+
+    /// An owner of files that are being closed.
+    pub(crate) fn owner_of_closes(&self) -> Option<Owner> {
+        lock(&self.0.state).owners.keys().next().copied()
     }
 
     fn close(&self, file: OwnedFd, Charge { owner, uid }: Charge) {

@@ -198,6 +198,12 @@ impl FdInstaller {
         true
     }
 
+    /// Whether no job is queued or being executed.
+    pub(crate) fn is_idle(&self) -> bool {
+        let queue = lock(&self.shared.queue);
+        queue.jobs.is_empty() && queue.under_way.is_empty()
+    }
+
     pub(crate) fn complete(&mut self, completion: Completion) {
         if let Some(sender) = self.completions.remove(&completion.delivery) {
             let _ = sender.send(completion);

@@ -19,7 +19,7 @@ mod trap;
 pub(crate) use closing::{Charge, ClientFile, Closers};
 pub(crate) use fd_installer::{Completion, FdInstaller, Job, Outcome};
 pub(crate) use install::ReadRoom;
-pub(crate) use store::Store;
+pub(crate) use store::{SavedFiles, Store};
 pub(crate) use tracee::CallStop;
 pub(crate) use trap::{Outcome as TrapOutcome, Trap};
 

@@ -6,9 +6,11 @@ use std::sync::Arc;
 
 use binder_driver::{Errno, FileToken};
 use keyed_slab::{Key, Slab, key_types};
+use serde::{Deserialize, Serialize};
 
 use super::closing::{Charge, ClientFile, Closers, exhausted};
 use super::registers::SUPPORTED;
+use crate::state::KeptFd;
 use crate::task_watch::{TaskKind, pidfd_of};
 
 key_types! {
@@ -21,7 +23,48 @@ pub(crate) struct Store {
     closers: Closers,
 }
 
+/// The files of a [`Store`] in a state.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct SavedFiles(Slab<FileKey, SavedFile>);
+
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct SavedFile {
+    fd: KeptFd,
+    charge: Charge,
+}
+
+impl SavedFiles {
+    pub(crate) fn descriptors(&self) -> impl Iterator<Item = KeptFd> {
+        self.0.values().map(|file| file.fd)
+    }
+
+    pub(crate) fn contains(&self, token: FileToken) -> bool {
+        self.0.contains_key(FileKey::from_number(token.0))
+    }
+}
+
 impl Store {
+    pub(crate) fn save(&self) -> SavedFiles {
+        let saved =
+            |file: &Arc<ClientFile>| SavedFile { fd: KeptFd::of(&**file), charge: file.charge() };
+        SavedFiles(self.files.map(saved))
+    }
+
+    /// Adds the files of a state to an empty store.
+    ///
+    /// # Safety
+    ///
+    /// As for [`KeptFd::take`].
+    pub(crate) unsafe fn restore(&mut self, SavedFiles(files): SavedFiles) -> io::Result<()> {
+        let closers = &self.closers;
+        self.files = files.try_into_map(|SavedFile { fd, charge }| {
+            // SAFETY: as guaranteed by the caller.
+            let file = unsafe { fd.take() }?;
+            Ok::<_, io::Error>(Arc::new(closers.adopt(file, charge)))
+        })?;
+        Ok(())
+    }
+
     pub(crate) fn new(closers: Closers) -> Self {
         Self { files: Slab::default(), closers }
     }

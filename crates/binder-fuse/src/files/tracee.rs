@@ -8,6 +8,8 @@
 use std::io;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::registers::Registers;
 use crate::interrupt_timer::PERIOD;
 use crate::placement::{self, Move, Moved};
@@ -42,7 +44,7 @@ pub(super) enum End {
 }
 
 /// How a thread is stopped after a system call that it makes for us.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum CallStop {
     /// By a single step: one stop per call. The kernel reports the step by a SIGTRAP, and would
     /// reset the disposition of a process that ignores it.

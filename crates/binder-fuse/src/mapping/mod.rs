@@ -8,8 +8,12 @@ mod passthrough;
 
 use std::io;
 
-pub(crate) use notify_store::{CacheBypass, NotifyStore, Truth};
+use serde::{Deserialize, Serialize};
+
+pub(crate) use notify_store::{CacheBypass, NotifyStore, SavedTruth, Truth};
 pub(crate) use passthrough::Passthrough;
+
+use crate::state::KeptFd;
 
 /// Bytes of a page, the unit of [`Backing::punch`].
 pub(crate) const PAGE: u64 = 4096;
@@ -25,10 +29,28 @@ pub(crate) trait Backing {
     fn punch(&mut self, offset: u64, len: u64) -> io::Result<()>;
     /// `FOPEN_*` flags and backing id of the OPEN reply.
     fn open_reply(&self) -> (u32, i32);
+    /// The backing store for a state.
+    fn save(&self) -> SavedBacking;
+}
+
+/// A [`Backing`] in a state.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum SavedBacking {
+    Passthrough { memfd: KeptFd, backing_id: i32 },
+    NotifyStore(SavedTruth),
+}
+
+impl SavedBacking {
+    pub(crate) fn descriptor(&self) -> Option<KeptFd> {
+        match self {
+            Self::Passthrough { memfd, .. } => Some(*memfd),
+            Self::NotifyStore(_) => None,
+        }
+    }
 }
 
 /// How mappings are backed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MappingKind {
     /// The client maps a memfd of ours: a store is a plain copy.
     Passthrough,

@@ -8,10 +8,14 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex};
 
-use super::{Backing, PAGE, checked_range};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::{Backing, PAGE, SavedBacking, checked_range};
 use crate::channel::Channel;
 use crate::page_server::PageServer;
 use crate::sync::lock;
+use crate::tree::DEVICE_SIZE;
 use crate::wire::reply::ReplyBuffer;
 use crate::wire::types::FOPEN_DIRECT_IO;
 
@@ -19,7 +23,7 @@ use crate::wire::types::FOPEN_DIRECT_IO;
 const CHUNK: u64 = 64 * 1024;
 
 /// Whether `read(2)` and `write(2)` of a device bypass the page cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum CacheBypass {
     /// Both reach the server, which refuses them.
     ReadAndWrite,
@@ -75,6 +79,53 @@ impl Truth {
     }
 }
 
+/// A [`Truth`] in a state. It is not copied to be written.
+#[derive(Clone)]
+pub(crate) struct SavedTruth(Arc<Mutex<Truth>>);
+
+impl SavedTruth {
+    /// Checks that all pages are within the device file.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        match lock(&self.0).pages.last_key_value() {
+            Some((page, _)) if *page >= DEVICE_SIZE / PAGE => Err(format!("page {page} of a file")),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl std::fmt::Debug for SavedTruth {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} pages", lock(&self.0).pages.len())
+    }
+}
+
+impl Serialize for SavedTruth {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        struct Bytes<'a>(&'a [u8]);
+        impl Serialize for Bytes<'_> {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_bytes(self.0)
+            }
+        }
+        let truth = lock(&self.0);
+        let pages = truth.pages.iter().map(|(number, page)| (number, Bytes(&**page)));
+        (pages.collect::<Vec<_>>(), truth.is_written_by_client).serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for SavedTruth {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let (pages, is_written_by_client) =
+            <(Vec<(u64, &'de [u8])>, bool)>::deserialize(deserializer)?;
+        let page = |(number, bytes): (u64, &[u8])| {
+            let page = <[u8; PAGE as usize]>::try_from(bytes).map_err(D::Error::custom)?;
+            Ok((number, Box::new(page)))
+        };
+        let pages = pages.into_iter().map(page).collect::<Result<_, D::Error>>()?;
+        Ok(Self(Arc::new(Mutex::new(Truth { pages, is_written_by_client }))))
+    }
+}
+
 /// Calls `f(page number, range within the page, range within the whole)` for each page of a range.
 fn each_page(
     offset: u64,
@@ -109,7 +160,18 @@ impl NotifyStore {
         node: u64,
         cache_bypass: CacheBypass,
     ) -> Self {
-        let truth = Arc::new(Mutex::new(Truth::default()));
+        let truth = SavedTruth(Arc::new(Mutex::new(Truth::default())));
+        Self::restore(channel, pages, node, cache_bypass, truth)
+    }
+
+    /// The mapping for the open of `node`, with the contents of a state.
+    pub(crate) fn restore(
+        channel: &Arc<Channel>,
+        pages: &Arc<PageServer>,
+        node: u64,
+        cache_bypass: CacheBypass,
+        SavedTruth(truth): SavedTruth,
+    ) -> Self {
         pages.add(node, Arc::clone(&truth));
         let (channel, pages) = (Arc::clone(channel), Arc::clone(pages));
         Self { channel, pages, node, truth, cache_bypass, reply: ReplyBuffer::default() }
@@ -168,6 +230,10 @@ impl Backing for NotifyStore {
             CacheBypass::ReadAndWrite => (FOPEN_DIRECT_IO, 0),
             CacheBypass::Never => (0, 0),
         }
+    }
+
+    fn save(&self) -> SavedBacking {
+        SavedBacking::NotifyStore(SavedTruth(Arc::clone(&self.truth)))
     }
 }
 

@@ -2,15 +2,16 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-use super::{Backing, checked_range};
+use super::{Backing, SavedBacking, checked_range};
 use crate::channel::Channel;
+use crate::state::KeptFd;
 use crate::tree::DEVICE_SIZE;
 use crate::wire::types::{FOPEN_DIRECT_IO, FOPEN_PASSTHROUGH};
 
@@ -64,6 +65,11 @@ impl Passthrough {
         Ok(Self { channel: Arc::clone(channel), memfd, backing_id, view: None })
     }
 
+    /// The memfd of a state, which the kernel knows by this id.
+    pub(crate) fn restore(channel: &Arc<Channel>, memfd: OwnedFd, backing_id: i32) -> Self {
+        Self { channel: Arc::clone(channel), memfd: memfd.into(), backing_id, view: None }
+    }
+
     fn view(&mut self) -> io::Result<*mut u8> {
         if self.view.is_none() {
             self.view = Some(View::new(&self.memfd)?);
@@ -101,6 +107,11 @@ impl Backing for Passthrough {
     fn open_reply(&self) -> (u32, i32) {
         // DIRECT_IO: read(2) and write(2) still come to us, and are refused.
         (FOPEN_PASSTHROUGH | FOPEN_DIRECT_IO, self.backing_id)
+    }
+
+    fn save(&self) -> SavedBacking {
+        let memfd = KeptFd::of(&self.memfd);
+        SavedBacking::Passthrough { memfd, backing_id: self.backing_id }
     }
 }
 

@@ -38,6 +38,11 @@ impl DelayedCalls {
         self.timer.as_fd()
     }
 
+    /// Whether no call is delayed.
+    pub(super) fn is_empty(&self) -> bool {
+        self.calls.is_empty()
+    }
+
     fn insert(&mut self, requester: Requester, call: Slice) {
         if self.calls.is_empty() {
             self.timer.expire_every(CHECK_EVERY);

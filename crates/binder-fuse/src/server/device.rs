@@ -92,6 +92,7 @@ impl Server {
              /proc/PID/fd, and is open already (FUSE gives one file one mapping); bind the folder \
              {folder} instead and link to its files"
         );
+        self.connection_limits.push(sentence.clone());
         self.note_degraded(sentence);
     }
 
@@ -153,10 +154,11 @@ impl Server {
     }
 
     fn make_backing(&self, node: u64) -> io::Result<Box<dyn Backing>> {
-        Ok(match self.mapping {
+        Ok(match self.agreement.mapping {
             MappingKind::Passthrough => Box::new(Passthrough::new(&self.channel)?),
             MappingKind::NotifyStore => {
-                Box::new(NotifyStore::new(&self.channel, &self.pages, node, self.cache_bypass))
+                let bypass = self.agreement.cache_bypass;
+                Box::new(NotifyStore::new(&self.channel, &self.pages, node, bypass))
             }
         })
     }
@@ -344,7 +346,7 @@ impl Server {
         }
     }
 
-    fn park(&mut self, request: PendingIoctl) {
+    pub(super) fn park(&mut self, request: PendingIoctl) {
         if let Some(open) = self.host.opens.get_mut(request.key) {
             let (unique, tid) = (request.unique, request.caller.tid);
             open.calls.set(tid, Some(unique));

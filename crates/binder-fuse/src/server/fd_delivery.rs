@@ -38,6 +38,23 @@ struct FdDelivery {
     interrupted: bool,
 }
 
+impl FdDeliveries {
+    /// Whether no descriptor is being installed or closed in a client.
+    pub(super) fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.installer.as_ref().is_none_or(FdInstaller::is_idle)
+    }
+
+    /// Whether clients run under filters.
+    pub(super) fn has_filters(&self) -> bool {
+        self.trap.is_some()
+    }
+
+    /// Ends the workers. The next delivery starts others.
+    pub(super) fn stop_workers(&mut self) {
+        self.installer = None;
+    }
+}
+
 impl Server {
     fn installer(&mut self) -> io::Result<&mut FdInstaller> {
         if self.fd_deliveries.installer.is_none() {

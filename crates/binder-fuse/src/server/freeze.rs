@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use binder_driver::{Caller, Errno, Freeze, FreezeId};
 use binder_uapi::BinderFreezeInfo;
 use headroom_linux::timer::Timer;
+use serde::{Deserialize, Serialize};
 
 use super::Server;
 
@@ -27,6 +28,22 @@ struct Waiting {
     deadline: Instant,
 }
 
+/// A pending freeze in a state.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct SavedFreeze {
+    pub(crate) id: FreezeId,
+    pub(crate) unique: u64,
+    /// Remaining time.
+    left: Duration,
+}
+
+impl SavedFreeze {
+    /// Whether the remaining time is one that a client can request.
+    pub(crate) fn is_possible(&self) -> bool {
+        self.left <= Duration::from_millis(u32::MAX.into())
+    }
+}
+
 impl Freezes {
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self { timer: Timer::new()?, waiting: HashMap::new(), by_request: HashMap::new() })
@@ -42,6 +59,20 @@ impl Freezes {
         self.waiting.insert(id, Waiting { unique, deadline });
         self.by_request.insert(unique, id);
         self.arm();
+    }
+
+    pub(super) fn save(&self) -> Vec<SavedFreeze> {
+        let now = Instant::now();
+        let saved = |(&id, &Waiting { unique, deadline }): (&FreezeId, &Waiting)| SavedFreeze {
+            id,
+            unique,
+            left: deadline.saturating_duration_since(now),
+        };
+        self.waiting.iter().map(saved).collect()
+    }
+
+    pub(super) fn restore(&mut self, SavedFreeze { id, unique, left }: SavedFreeze) {
+        self.insert(id, unique, left);
     }
 
     /// Removes and returns the request of a freeze that has ended.

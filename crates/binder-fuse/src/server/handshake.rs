@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
+use serde::{Deserialize, Serialize};
 
 use crate::channel::{Channel, Incoming, RequestBuffer};
 use crate::error::Error;
@@ -19,10 +20,10 @@ use crate::wire::{Operation, Request};
 const INIT_SECONDS: i64 = 10;
 
 /// Result of the negotiation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Agreement {
-    pub(super) mapping: MappingKind,
-    pub(super) cache_bypass: CacheBypass,
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Agreement {
+    pub(crate) mapping: MappingKind,
+    pub(crate) cache_bypass: CacheBypass,
 }
 
 /// Replies to INIT and decides how mappings are backed.

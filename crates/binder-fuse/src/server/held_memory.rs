@@ -35,7 +35,7 @@ impl Server {
     /// The memory of all messages, in entries of at least `smallest_bytes`. Without passthrough it
     /// is in the page cache, and not held.
     pub fn held_memory(&self, smallest_bytes: u64) -> impl Iterator<Item = HeldMemory> {
-        let is_held = self.mapping == MappingKind::Passthrough;
+        let is_held = self.agreement.mapping == MappingKind::Passthrough;
         let is_entry = move |bytes| is_held && bytes >= smallest_bytes;
         let queued = self.driver.owner_memory().filter(move |memory| is_entry(memory.queued_bytes));
         let queued = queued.map(|memory| HeldMemory {

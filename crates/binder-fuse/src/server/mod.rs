@@ -16,6 +16,7 @@ mod low_latency;
 mod pressure;
 mod request_queue;
 mod trace;
+mod upgrade;
 
 use std::collections::{HashMap, HashSet};
 use std::mem::MaybeUninit;
@@ -29,17 +30,21 @@ use binder_uapi::ioctl::BINDER_WRITE_READ;
 use owners::Uid;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 
+pub(crate) use self::freeze::SavedFreeze;
+pub(crate) use self::handshake::Agreement;
 pub use self::held_memory::{BufferHolder, HeldMemory};
 pub(crate) use self::ioctl::name_of;
 use self::request_queue::{Account, Due, RequestQueue, Requester, Slice};
 pub use self::trace::{TraceEnd, TraceOutcome, TracePart, TraceRecord};
+pub use self::upgrade::{Obstacle, PausedServer};
 use crate::channel::{Channel, Incoming, RequestBuffer, StoredRequest};
 use crate::error::Error;
 use crate::fixed::Logs;
 use crate::guardian::Guardian;
 use crate::host::{ClientHost, OpenKey};
-use crate::mapping::{CacheBypass, MappingChoice, MappingKind};
+use crate::mapping::{MappingChoice, MappingKind};
 use crate::mount::{Mount, MountNamespace};
 use crate::nonblock::NonblockLookups;
 use crate::page_server::PageServer;
@@ -175,9 +180,10 @@ pub struct Server {
     /// Running processes that have opened a device.
     openers: TaskWatch,
     pages: Arc<PageServer>,
-    mapping: MappingKind,
-    cache_bypass: CacheBypass,
+    agreement: Agreement,
     degraded: Vec<String>,
+    /// Sentences of `degraded` that no later program can find out by itself.
+    connection_limits: Vec<String>,
     own_namespace: u64,
     own_users: u64,
     /// Parked requests by their unique id.
@@ -213,15 +219,15 @@ pub struct Server {
     epoll: OwnedFd,
     channel: Arc<Channel>,
     /// Dropped last, when no call is left that could hang.
-    _guardian: Option<Guardian>,
+    guardian: Option<Guardian>,
 }
 
 /// A BINDER_WRITE_READ that has no reply yet.
-#[derive(Clone, Copy, Debug)]
-struct PendingIoctl {
-    key: OpenKey,
-    caller: Caller,
-    unique: u64,
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct PendingIoctl {
+    pub(crate) key: OpenKey,
+    pub(crate) caller: Caller,
+    pub(crate) unique: u64,
     /// Address of the caller's `binder_write_read`.
     argument: u64,
 }
@@ -252,10 +258,25 @@ impl Server {
     }
 
     fn with_mount(config: &Config, channel: Arc<Channel>, mount: Mount) -> Result<Self, Error> {
+        let mut connection_limits = Vec::new();
+        let agreement = handshake::start(&channel, config.mapping, &mut connection_limits)?;
+        let mut server = Self::assemble(config, channel, mount, agreement, connection_limits)?;
+        for name in &config.devices {
+            server.add_first_device(name, config.device_mode.unwrap_or(DEVICE_MODE))?;
+        }
+        Ok(server)
+    }
+
+    /// A server without devices on a connection that is established.
+    fn assemble(
+        config: &Config,
+        channel: Arc<Channel>,
+        mount: Mount,
+        agreement: Agreement,
+        connection_limits: Vec<String>,
+    ) -> Result<Self, Error> {
         task_watch::raise_file_limit();
-        let mut degraded = Vec::new();
-        let handshake::Agreement { mapping, cache_bypass } =
-            handshake::start(&channel, config.mapping, &mut degraded)?;
+        let mut degraded = connection_limits.clone();
         let guardian = Guardian::start(&mount).map_err(|error| {
             degraded.push(format!(
                 "no guardian ({error}): should the server be killed with SIGKILL, its mount stays, \
@@ -296,7 +317,7 @@ impl Server {
         let owner_quota_bytes = config.owner_quota_bytes.unwrap_or(u64::MAX);
         let mut driver = Driver::new();
         driver.set_memory_quota(owner_quota_bytes);
-        let mut server = Self {
+        let server = Self {
             mount,
             driver,
             host,
@@ -312,9 +333,9 @@ impl Server {
             threads,
             openers,
             pages,
-            mapping,
-            cache_bypass,
+            agreement,
             degraded,
+            connection_limits,
             own_namespace: crate::pid_view::own_namespace(),
             own_users: crate::user_view::own_namespace(),
             parked: HashMap::new(),
@@ -342,7 +363,7 @@ impl Server {
             closed: false,
             epoll,
             channel,
-            _guardian: guardian.ok(),
+            guardian: guardian.ok(),
         };
         server.watch(server.channel.as_fd(), FUSE)?;
         server.watch(server.pages.signal(), BACKLOG)?;
@@ -353,9 +374,6 @@ impl Server {
         server.watch_edges(server.hold_timer.fd(), HOLD_TIMER)?;
         if let Some(low_latency) = &server.low_latency {
             server.watch(low_latency.timer(), LOW_LATENCY_TIMER)?;
-        }
-        for name in &config.devices {
-            server.add_first_device(name, config.device_mode.unwrap_or(DEVICE_MODE))?;
         }
         for sentence in &server.degraded {
             tracing::warn!("{sentence}");
@@ -709,7 +727,7 @@ impl Server {
 
     /// How receive buffers reach clients on this machine.
     pub fn mapping(&self) -> MappingKind {
-        self.mapping
+        self.agreement.mapping
     }
 
     /// What does not work on this machine and which function is lost by it, a sentence each; each

@@ -1,0 +1,236 @@
+//! Pauses the server while another program replaces this one, and continues in that program.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use binder_driver::Driver;
+use owners::Owner;
+
+use super::{Config, OPENER, Server, THREAD};
+use crate::channel::Channel;
+use crate::error::Error;
+use crate::guardian::Guardian;
+use crate::mapping::{Backing, NotifyStore, Passthrough, SavedBacking};
+use crate::mount::{Mount, SavedMount};
+use crate::state::{KeptFd, SavedServer, ServerState, VerifiedState};
+
+/// How long operations that have begun may take until the server is paused. No client is served
+/// meanwhile.
+const LIMIT: Duration = Duration::from_millis(500);
+/// Interval of checking whether operations of other threads have ended.
+const CHECK_EVERY: Duration = Duration::from_millis(1);
+
+/// Why a server cannot be paused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Obstacle {
+    /// Threads of clients are held by filters of `headroom run --fd-passing seccomp`.
+    #[error(
+        "clients run under seccomp filters, which another program cannot serve: end these clients, \
+         and start them without --fd-passing seccomp"
+    )]
+    SeccompFilters,
+    /// A helper process has made the mount.
+    #[error("the bus was mounted for a test by an unprivileged user: start a new one")]
+    HelperMount,
+    /// Another program has unmounted the bus.
+    #[error("the bus was unmounted: start a new daemon")]
+    Unmounted,
+    /// Calls have not ended in time.
+    #[error("calls take too long: try again")]
+    Calls,
+    /// Clients do not stop to receive file descriptors.
+    #[error(
+        "file descriptors are being passed to a client that does not run: try again, or end it"
+    )]
+    FdDeliveries,
+    /// Calls are delayed: see `delayed_calls`.
+    #[error("calls wait until memory of their clients can be accessed: try again, or end them")]
+    DelayedCalls,
+    /// Memory of a client of this owner blocks a thread.
+    #[error("{0}: memory of a client does not answer: wait until it does, or end the client")]
+    BlockedAccess(Owner),
+    /// The close of a file that a client of this owner has passed blocks a thread.
+    #[error("{0}: a file of a client is still being closed: try again, or end the client")]
+    Close(Owner),
+    /// No thread can be started.
+    #[error("no thread can be started: try again when fewer threads run")]
+    NoThread,
+}
+
+/// A server without requests in progress and without threads that use it. Dropping it continues to
+/// serve.
+pub struct PausedServer<'a> {
+    server: &'a mut Server,
+    mount: SavedMount,
+    guardian: GuardianState,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum GuardianState {
+    Unchanged,
+    Ended,
+}
+
+impl PausedServer<'_> {
+    /// The state to be written. Its descriptors stay open in the next program if they are
+    /// [inherited](crate::KeptFd::set_inherited).
+    pub fn state(&self) -> ServerState<&Driver> {
+        let server = &*self.server;
+        let saved = SavedServer {
+            connection: KeptFd::of(&*server.channel),
+            mount: self.mount.clone(),
+            agreement: server.agreement,
+            connection_limits: server.connection_limits.clone(),
+            tree: server.tree.clone(),
+            opens: server.host.save_opens(),
+            files: server.host.files.save(),
+            closes: server.host.closes.clone(),
+            threads: server.threads.save(),
+            openers: server.openers.save(),
+            parked: server.parked.values().copied().collect(),
+            freezes: server.freezes.save(),
+            texts: server.pages.save_texts(),
+            next_text: server.next_text,
+            traced: server.traced,
+            pages_to_reclaim: server.pages_to_reclaim,
+        };
+        ServerState::new(&server.driver, saved)
+    }
+
+    /// Ends the guardian before `execve(2)` ends the thread that it watches.
+    pub fn end_guardian(&mut self) {
+        if self.server.guardian.take().is_some() {
+            self.guardian = GuardianState::Ended;
+        }
+    }
+}
+
+impl Drop for PausedServer<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = self.server.pages.start_helper() {
+            tracing::error!("cannot start the page server ({error}): a client can block the bus");
+        }
+        if self.guardian == GuardianState::Ended {
+            match Guardian::start(&self.server.mount) {
+                Ok(guardian) => self.server.guardian = Some(guardian),
+                Err(error) => tracing::error!("cannot start the guardian again: {error}"),
+            }
+        }
+    }
+}
+
+impl Server {
+    /// Completes the requests that were read, and ends the threads that read or write others. It
+    /// must not be called while an event is being served.
+    pub fn pause(&mut self) -> Result<PausedServer<'_>, Obstacle> {
+        if self.closed {
+            return Err(Obstacle::Unmounted);
+        }
+        if self.fd_deliveries.has_filters() {
+            return Err(Obstacle::SeccompFilters);
+        }
+        let mount = self.mount.save().ok_or(Obstacle::HelperMount)?;
+        self.end_direct_reads();
+        let deadline = Instant::now() + LIMIT;
+        while let Some(obstacle) = self.complete_requests() {
+            if Instant::now() > deadline {
+                return Err(obstacle);
+            }
+            if obstacle != Obstacle::Calls {
+                std::thread::sleep(CHECK_EVERY);
+            }
+        }
+        self.fd_deliveries.stop_workers();
+        Ok(PausedServer { server: self, mount, guardian: GuardianState::Unchanged })
+    }
+
+    /// Continues to complete requests. `None`: there are none left, and the page server's helper
+    /// has ended.
+    fn complete_requests(&mut self) -> Option<Obstacle> {
+        self.serve_backlog();
+        self.serve_queue();
+        self.serve_fd_deliveries();
+        self.serve_delayed_calls();
+        let obstacle = self.obstacle();
+        if obstacle.is_some() {
+            return obstacle;
+        }
+        // It may read a request until it has ended, but only during a call of this thread.
+        self.pages.stop_helper();
+        if self.pages.is_empty() {
+            return None;
+        }
+        Some(self.pages.start_helper().map_or(Obstacle::NoThread, |()| Obstacle::Calls))
+    }
+
+    fn obstacle(&mut self) -> Option<Obstacle> {
+        if !self.queue.is_empty() || !self.pages.is_empty() {
+            Some(Obstacle::Calls)
+        } else if !self.fd_deliveries.is_idle() {
+            Some(Obstacle::FdDeliveries)
+        } else if !self.delayed.is_empty() {
+            Some(Obstacle::DelayedCalls)
+        } else if let Some(owner) = self.host.owner_of_blocked_access() {
+            Some(Obstacle::BlockedAccess(owner))
+        } else {
+            self.host.closers.owner_of_closes().map(Obstacle::Close)
+        }
+    }
+
+    /// Continues to serve in place of the program that has written this state.
+    ///
+    /// # Safety
+    ///
+    /// That program has executed this one, with the descriptors of the state inherited, and no
+    /// other value uses them.
+    pub unsafe fn continue_from(config: &Config, state: VerifiedState) -> Result<Self, Error> {
+        let VerifiedState { driver, server: saved } = state;
+        let lost = || Error::io("cannot take over a descriptor");
+        // SAFETY: the state was verified, so each descriptor occurs once, and it is used once.
+        let connection = unsafe { saved.connection.take() }.map_err(lost())?;
+        let channel = Arc::new(Channel::from_device(connection));
+        let mount = Mount::restore(saved.mount);
+        let (agreement, limits) = (saved.agreement, saved.connection_limits);
+        let mut server = Self::assemble(config, channel, mount, agreement, limits)?;
+        server.driver = driver;
+        server.driver.set_memory_quota(server.owner_quota_bytes);
+        server.tree = saved.tree;
+        let (channel, pages) = (Arc::clone(&server.channel), Arc::clone(&server.pages));
+        let restore_backing = |node, backing| match backing {
+            SavedBacking::Passthrough { memfd, backing_id } => {
+                // SAFETY: as for the connection.
+                let memfd = unsafe { memfd.take() }?;
+                Ok(Box::new(Passthrough::restore(&channel, memfd, backing_id)) as Box<dyn Backing>)
+            }
+            SavedBacking::NotifyStore(truth) => {
+                let bypass = agreement.cache_bypass;
+                Ok(Box::new(NotifyStore::restore(&channel, &pages, node, bypass, truth)) as _)
+            }
+        };
+        // SAFETY: as for the connection.
+        unsafe {
+            server.host.restore_opens(saved.opens, restore_backing).map_err(lost())?;
+            server.host.files.restore(saved.files).map_err(lost())?;
+            for task in saved.threads {
+                let token = THREAD | u64::from(task.id);
+                server.threads.restore(task, server.epoll.as_fd(), token).map_err(lost())?;
+            }
+            for task in saved.openers {
+                let token = OPENER | u64::from(task.id);
+                server.openers.restore(task, server.epoll.as_fd(), token).map_err(lost())?;
+            }
+        }
+        server.host.closes = saved.closes;
+        saved.parked.into_iter().for_each(|request| server.park(request));
+        saved.freezes.into_iter().for_each(|freeze| server.freezes.restore(freeze));
+        for (fh, text) in saved.texts {
+            // Not refused: they were within the limits of the previous program.
+            let _ = server.pages.add_text(fh, text);
+        }
+        server.next_text = saved.next_text;
+        server.traced = saved.traced;
+        server.pages_to_reclaim = saved.pages_to_reclaim;
+        Ok(server)
+    }
+}

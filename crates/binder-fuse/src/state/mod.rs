@@ -1,0 +1,190 @@
+//! The server's state: what a program needs that replaces the one that serves
+//! (`docs/design/upgrade.md`).
+//!
+//! Each module saves and restores its own part; this one verifies that the parts agree with each
+//! other and with the driver.
+
+mod descriptor;
+
+use std::collections::{HashMap, HashSet};
+
+use binder_driver::state::{SavedDriver, StateError};
+use binder_driver::{Driver, ProcessId};
+use keyed_slab::Slab;
+use serde::{Deserialize, Serialize};
+
+pub use self::descriptor::{Inherited, KeptFd, check_descriptors};
+use crate::address_space::SavedAddressSpace;
+use crate::files::SavedFiles;
+use crate::host::{OpenKey, SavedOpen};
+use crate::mapping::{MappingKind, SavedBacking};
+use crate::mount::SavedMount;
+use crate::server::{Agreement, PendingIoctl, SavedFreeze};
+use crate::task_watch::SavedTask;
+use crate::tree::Tree;
+
+/// All state of a server but its driver.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct SavedServer {
+    /// `/dev/fuse`.
+    pub(crate) connection: KeptFd,
+    pub(crate) mount: SavedMount,
+    pub(crate) agreement: Agreement,
+    /// Sentences of [`Server::degraded`](crate::Server::degraded) about the connection.
+    pub(crate) connection_limits: Vec<String>,
+    pub(crate) tree: Tree,
+    pub(crate) opens: Slab<OpenKey, SavedOpen>,
+    pub(crate) files: SavedFiles,
+    /// Descriptors that threads have to close at the return from their ioctls, by tid.
+    pub(crate) closes: HashMap<u32, Vec<u32>>,
+    pub(crate) threads: Vec<SavedTask>,
+    pub(crate) openers: Vec<SavedTask>,
+    pub(crate) parked: Vec<PendingIoctl>,
+    pub(crate) freezes: Vec<SavedFreeze>,
+    /// Texts of opens of `binder_logs`, by their file handles.
+    pub(crate) texts: Vec<(u64, String)>,
+    pub(crate) next_text: u64,
+    /// Number of records of all traces so far.
+    pub(crate) traced: u64,
+    /// Idle pages that remain to be reclaimed.
+    pub(crate) pages_to_reclaim: u64,
+}
+
+/// A server that is written (`D` is `&Driver`), or was read and is not verified yet (`Driver`).
+#[derive(Serialize, Deserialize)]
+#[serde(bound(
+    serialize = "SavedDriver<D>: Serialize",
+    deserialize = "SavedDriver<D>: Deserialize<'de>"
+))]
+pub struct ServerState<D> {
+    driver: SavedDriver<D>,
+    server: SavedServer,
+}
+
+/// A server that was read and verified.
+pub struct VerifiedState {
+    pub(crate) driver: Driver,
+    pub(crate) server: SavedServer,
+}
+
+impl<'a> ServerState<&'a Driver> {
+    pub(crate) fn new(driver: &'a Driver, server: SavedServer) -> Self {
+        Self { driver: SavedDriver::new(driver), server }
+    }
+}
+
+impl<D> ServerState<D> {
+    /// All descriptors that the state refers to.
+    pub fn descriptors(&self) -> Vec<KeptFd> {
+        self.server.descriptors()
+    }
+}
+
+impl ServerState<Driver> {
+    /// Verifies every invariant. The server then continues as the one that was written.
+    pub fn verify(self) -> Result<VerifiedState, StateError> {
+        let (driver, server) = (self.driver.verify()?, self.server);
+        server.verify(&driver).map_err(StateError::Inconsistent)?;
+        Ok(VerifiedState { driver, server })
+    }
+}
+
+impl SavedServer {
+    fn descriptors(&self) -> Vec<KeptFd> {
+        let address_space =
+            |open: &SavedOpen| open.address_space.as_ref().and_then(SavedAddressSpace::descriptor);
+        let of_opens = self.opens.values();
+        let of_opens = of_opens.flat_map(|open| [open.backing.descriptor(), address_space(open)]);
+        let pidfds = self.threads.iter().chain(&self.openers).map(|task| task.pidfd);
+        let files = self.files.descriptors().map(Some);
+        let all = of_opens.chain(pidfds).chain(files).chain([Some(self.connection)]);
+        all.flatten().collect()
+    }
+
+    fn verify(&self, driver: &Driver) -> Result<(), String> {
+        check_descriptors(self.descriptors())?;
+        self.tree.check(driver)?;
+        self.check_opens(driver)?;
+        self.check_parked(driver)?;
+        self.check_tasks()?;
+        self.check_freezes(driver)?;
+        match driver.files_in_transit().find(|&token| !self.files.contains(token)) {
+            Some(token) => Err(format!("{token:?} is no file")),
+            None => Ok(()),
+        }
+    }
+
+    /// Each open of the driver is one of the server, and its node is that of one open.
+    fn check_opens(&self, driver: &Driver) -> Result<(), String> {
+        let opens: HashSet<ProcessId> = self.opens.values().map(|open| open.process).collect();
+        if opens.len() != self.opens.len() || opens != driver.opens().collect() {
+            return Err("the opens of the server are not those of the driver".into());
+        }
+        let nodes: HashSet<u64> = self.opens.values().map(|open| open.node).collect();
+        if nodes.len() != self.opens.len() || nodes != self.tree.open_nodes().collect() {
+            return Err("the open nodes are not those of the opens".into());
+        }
+        for open in self.opens.values() {
+            let kind = match &open.backing {
+                SavedBacking::Passthrough { .. } => MappingKind::Passthrough,
+                SavedBacking::NotifyStore(truth) => {
+                    truth.check()?;
+                    MappingKind::NotifyStore
+                }
+            };
+            if kind != self.agreement.mapping {
+                return Err(format!("node {} has the other kind of mapping", open.node));
+            }
+        }
+        Ok(())
+    }
+
+    /// Each parked read of the driver is one request, and each thread that waits waits in one.
+    fn check_parked(&self, driver: &Driver) -> Result<(), String> {
+        let mut parked = HashMap::new();
+        for request in &self.parked {
+            let open = self.opens.get(request.key);
+            let open = open.filter(|open| open.process == request.caller.process);
+            let open = open.ok_or_else(|| format!("request {} has no open", request.unique))?;
+            if open.calls.request(request.caller.tid) != Some(request.unique) {
+                return Err(format!("request {} is that of no thread", request.unique));
+            }
+            parked.insert(request.unique, (open.process, request.caller.tid));
+        }
+        let waiting = self.opens.values().flat_map(|open| open.calls.iter());
+        let waiting: Vec<u64> = waiting.filter_map(|(_, request)| request).collect();
+        let reads: HashSet<_> = driver.parked_reads().collect();
+        let is_each_parked = parked.len() == self.parked.len()
+            && waiting.len() == parked.len()
+            && waiting.iter().all(|unique| parked.contains_key(unique))
+            && parked.values().copied().collect::<HashSet<_>>() == reads;
+        if is_each_parked { Ok(()) } else { Err("the parked requests are not the reads".into()) }
+    }
+
+    fn check_tasks(&self) -> Result<(), String> {
+        let opens: HashSet<ProcessId> = self.opens.values().map(|open| open.process).collect();
+        for tasks in [&self.threads, &self.openers] {
+            let ids: HashSet<u32> = tasks.iter().map(|task| task.id).collect();
+            if ids.len() != tasks.len() {
+                return Err("a task is watched twice".into());
+            }
+            if let Some(task) = tasks.iter().find(|task| !task.is_for(&opens)) {
+                return Err(format!("task {} is watched for no open", task.id));
+            }
+        }
+        match self.openers.iter().find(|task| task.pidfd.is_none()) {
+            Some(task) => Err(format!("process {} has no pidfd", task.id)),
+            None => Ok(()),
+        }
+    }
+
+    fn check_freezes(&self, driver: &Driver) -> Result<(), String> {
+        let ids: HashSet<_> = self.freezes.iter().map(|freeze| freeze.id).collect();
+        let requests: HashSet<u64> = self.freezes.iter().map(|freeze| freeze.unique).collect();
+        let is_each_pending = ids.len() == self.freezes.len()
+            && requests.len() == self.freezes.len()
+            && self.freezes.iter().all(SavedFreeze::is_possible)
+            && ids == driver.pending_freezes().collect();
+        if is_each_pending { Ok(()) } else { Err("the freezes are not those of the driver".into()) }
+    }
+}
