@@ -1,9 +1,12 @@
 //! Requests to `headroom-binderd`, and its replies.
 
+use std::path::PathBuf;
+
 use owners::Uid;
 use serde::{Deserialize, Serialize};
 
-/// A request. Any user may send [`Status`](Request::Status); all others are for root only.
+/// A request. Any user may send [`Status`](Request::Status); all others are for root only, and in
+/// part for the user that runs the daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Request {
@@ -28,6 +31,12 @@ pub enum Request {
     },
     /// Commands and returns since the start, by kind.
     Stat,
+    /// Replaces the daemon's program, with its clients attached.
+    Upgrade {
+        /// An absolute path; `None`: the file that the running program was started from, or the one
+        /// that has replaced it.
+        program: Option<PathBuf>,
+    },
 }
 
 /// Filter for the calls of a trace; the default matches all.
@@ -81,6 +90,17 @@ pub enum Reply {
         returns: Vec<(String, u32)>,
         /// All other counters.
         status: Status,
+    },
+    /// To [`Request::Upgrade`], by the new program.
+    Upgraded {
+        /// Crate version of the previous program.
+        from: String,
+        /// Crate version of the new program.
+        to: String,
+        /// Opens of all devices, which were taken over.
+        processes: u32,
+        /// How long no client was served, microseconds.
+        pause_us: u64,
     },
     /// The request was refused or failed.
     Error {

@@ -4,10 +4,11 @@ use binder_driver::snapshot::{
     BufferSnapshot, ContextSnapshot, HandleSnapshot, NodeSnapshot, ProcessSnapshot, ThreadSnapshot,
 };
 use binder_fuse::Server;
-use control::Peer;
 use control::binderd::{Buffers, Device, Handle, Node, Process, Reply, Request, Status, Thread};
+use control::{Answer, Peer};
 
 use crate::trace;
+use crate::upgrade::UpgradeRequests;
 
 fn may_see(peer: Peer) -> bool {
     peer.is_root() || peer.uid.0 == rustix::process::geteuid().as_raw()
@@ -15,8 +16,15 @@ fn may_see(peer: Peer) -> bool {
 
 /// Replies to one request. Every user may read the status; what clients have open is visible to
 /// root and to the user who runs this daemon.
-pub fn answer(server: &mut Server, peer: Peer, request: Result<Request, String>) -> Reply {
-    match request {
+pub fn answer(
+    server: &mut Server,
+    upgrades: &mut UpgradeRequests,
+    control::Request { id, peer, body }: control::Request<Request>,
+) -> Answer<Reply> {
+    Answer::Now(match body {
+        Ok(Request::Upgrade { program }) => {
+            return upgrades.accept(server.mount_point(), id, peer, program.as_deref());
+        }
         Ok(Request::Status) => Reply::Status(status(server)),
         Ok(Request::Ls) if may_see(peer) => Reply::Ls {
             devices: server
@@ -51,7 +59,7 @@ pub fn answer(server: &mut Server, peer: Peer, request: Result<Request, String>)
             message: format!("uid {} may not list what is open: only root may", peer.uid),
         },
         Err(error) => Reply::Error { message: format!("cannot understand the request: {error}") },
-    }
+    })
 }
 
 fn status(server: &Server) -> Status {

@@ -12,19 +12,25 @@ mod permissions;
 mod pressure;
 mod run_folder;
 mod trace;
+mod upgrade;
 
 use std::io::IsTerminal;
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
 use binder_fuse::{Config, DeviceOwner, Event, MappingChoice, MountNamespace, Server};
 use clap::Parser;
+use control::binderd::Reply;
 use headroom_daemon::Signals;
 use headroom_daemon::message::{PlainWriter, plain};
 use headroom_daemon::privileges;
 use headroom_daemon::signals::Signal;
 use tracing_subscriber::EnvFilter;
+
+use crate::listeners::Listeners;
+use crate::upgrade::{Completion, Resumed, Scope, UpgradeRequests};
 
 /// Tokens of event sources in the server's event loop.
 const SIGNALS: u32 = 0;
@@ -124,6 +130,13 @@ struct Args {
     /// Receive listeners of seccomp filters from this socket; used by `headroom run`.
     #[arg(long, value_name = "FD")]
     listeners: Option<i32>,
+    /// Verify the state in standard input, and exit; used by `headroom binder upgrade`.
+    #[arg(long)]
+    check_state: bool,
+    /// Continue with the state and the descriptors of the program that was replaced; used by
+    /// `headroom binder upgrade`.
+    #[arg(long, value_name = "FD")]
+    resume: Option<i32>,
 }
 
 /// Scope of binder_logs.
@@ -141,6 +154,9 @@ pub fn main() -> ExitCode {
         return code;
     }
     let args = Args::parse();
+    if args.check_state {
+        return ExitCode::from(exit_code(upgrade::check_state()));
+    }
     let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let filter = EnvFilter::try_from_env("HEADROOM_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt()
@@ -149,28 +165,89 @@ pub fn main() -> ExitCode {
         .with_writer(|| PlainWriter(std::io::stderr()))
         .init();
     let run_folder = args.run_folder.clone();
-    binder_fuse::serve(move || match run(args) {
-        Ok(()) => {
-            if let Some(folder) = run_folder {
-                run_folder::remove(&folder);
-            }
-            0
+    binder_fuse::serve(move || {
+        let code = exit_code(run(&args));
+        if let (0, Some(folder)) = (code, run_folder) {
+            run_folder::remove(&folder);
         }
+        code.into()
+    })
+}
+
+/// The exit code for this result; an error is reported.
+fn exit_code(result: anyhow::Result<()>) -> u8 {
+    match result {
+        Ok(()) => 0,
         Err(error) => {
             eprintln!("headroom-binderd: {}", plain(&format!("{error:#}")));
             1
         }
-    })
+    }
 }
 
-fn run(args: Args) -> anyhow::Result<()> {
-    // Blocked before any thread is started, so that no thread receives these signals.
-    let signals = Signals::block(&[Signal::SIGINT, Signal::SIGTERM])
-        .context("cannot block SIGINT and SIGTERM")?;
-    // Bound first: this fails if another daemon is running.
-    let mut control = control::Server::bind(&args.socket, SOCKET_MODE)?;
-    let config = Config {
-        devices: args.devices,
+/// What the daemon serves, and how it is controlled.
+struct Daemon {
+    server: Server,
+    control: control::Server,
+    listeners: Option<Listeners>,
+    /// Present after an upgrade.
+    completion: Option<Completion>,
+}
+
+impl Daemon {
+    /// Mounts, or takes over the bus of the program that this one replaces.
+    fn start(args: &Args, config: &Config) -> anyhow::Result<Self> {
+        if let Some(fd) = args.resume {
+            let Resumed { server, control, listeners, completion } =
+                upgrade::resume(config, &args.socket, fd)?;
+            return Ok(Self { server, control, listeners, completion: Some(completion) });
+        }
+        // Bound first: this fails if another daemon is running.
+        let control = control::Server::bind(&args.socket, SOCKET_MODE)?;
+        let server = Server::new(config)?;
+        let listeners = args.listeners.map(Listeners::new).transpose()?;
+        Ok(Self { server, control, listeners, completion: None })
+    }
+
+    /// Reports that clients are served from now on.
+    fn report_ready(&mut self, args: &Args, config: &Config) -> anyhow::Result<()> {
+        if let Some(completion) = self.completion.take() {
+            completion.report(&mut self.control, &self.server);
+            return Ok(());
+        }
+        tracing::info!(
+            "serving {} on {} by {}, control socket {}",
+            config.devices.join(", "),
+            self.server.mount_point().display(),
+            self.server.mapping().name(),
+            self.control.path().display(),
+        );
+        args.ready_fd
+            .map_or(Ok(()), |fd| report_ready(fd).with_context(|| format!("--ready-fd {fd}")))
+    }
+
+    /// Replies to requests, and replaces the program if one of them is for that.
+    fn serve_control(&mut self, upgrades: &mut UpgradeRequests) {
+        let Self { server, control, .. } = self;
+        control.serve_requests(|request| answer::answer(server, upgrades, request));
+        let Some(request) = upgrades.take() else { return };
+        let error = upgrade::upgrade(server, control, self.listeners.as_ref(), &request);
+        tracing::warn!("{error:#}; the running program continues");
+        let message = format!("{error:#}; the running program continues");
+        control.reply(request.id, &Reply::Error { message });
+    }
+
+    fn take_listener(&mut self) {
+        let Self { server, listeners, .. } = self;
+        if let Some(done) = listeners.take_if(|listeners| !listeners.take(server)) {
+            server.remove_external(done.as_fd());
+        }
+    }
+}
+
+fn configuration(args: &Args) -> Config {
+    Config {
+        devices: args.devices.clone(),
         mapping: args.mapping,
         max_devices: args.max,
         logs: args.stats.is_some(),
@@ -184,9 +261,18 @@ fn run(args: Args) -> anyhow::Result<()> {
         } else {
             MountNamespace::Keep
         },
-        ..Config::new(args.mount)
-    };
-    let mut server = Server::new(&config)?;
+        ..Config::new(&args.mount)
+    }
+}
+
+fn run(args: &Args) -> anyhow::Result<()> {
+    // Blocked before any thread is started, so that no thread receives these signals.
+    let signals = Signals::block(&[Signal::SIGINT, Signal::SIGTERM])
+        .context("cannot block SIGINT and SIGTERM")?;
+    let config = configuration(args);
+    let mut daemon = Daemon::start(args, &config)?;
+    let scope = if args.session { Scope::OwnUser } else { Scope::AllUsers };
+    let mut upgrades = UpgradeRequests::new(scope);
     let (life_signs, unheard) = life_signs::LifeSigns::for_manager();
     let (memory, lacking) = pressure::Pressure::watch(args.low_memory, life_signs.interval())
         .context("cannot watch the machine's memory")?;
@@ -197,70 +283,61 @@ fn run(args: Args) -> anyhow::Result<()> {
         [lacking.into_iter().collect(), refused_privileges()].concat()
     };
     for lacking in lacking.into_iter().chain(unheard) {
-        server.note_degraded(lacking);
+        daemon.server.note_degraded(lacking);
     }
     // Only root may report, and a session's buffers are its user's page cache.
     let reports_memory = !args.session && rustix::process::geteuid().is_root();
     let mut reports = reports_memory
-        .then(|| memory_report::MemoryReports::start(args.oomd_socket))
+        .then(|| memory_report::MemoryReports::start(args.oomd_socket.clone()))
         .transpose()
         .context("cannot start a thread")?;
+    let server = &mut daemon.server;
     let _links = args.link_dev.then(|| links::Links::make(server.mount_point(), &config.devices));
-    server.add_external(std::os::fd::AsFd::as_fd(&signals), SIGNALS)?;
-    server.add_external(std::os::fd::AsFd::as_fd(&control), CONTROL)?;
-    let mut listeners = args.listeners.map(listeners::Listeners::new).transpose()?;
-    if let Some(listeners) = &listeners {
-        server.add_external(std::os::fd::AsFd::as_fd(listeners), LISTENERS)?;
+    server.add_external(signals.as_fd(), SIGNALS)?;
+    server.add_external(daemon.control.as_fd(), CONTROL)?;
+    if let Some(listeners) = &daemon.listeners {
+        server.add_external(listeners.as_fd(), LISTENERS)?;
     }
     if let Some(stalls) = memory.stalls() {
         server.add_urgent_external(stalls, STALLS)?;
     }
     server.add_external(memory.timer(), MEMORY_TIMER)?;
-    tracing::info!(
-        "serving {} on {} by {}, control socket {}",
-        config.devices.join(", "),
-        server.mount_point().display(),
-        server.mapping().name(),
-        control.path().display(),
-    );
-    if let Some(fd) = args.ready_fd {
-        report_ready(fd).with_context(|| format!("--ready-fd {fd}"))?;
-    }
-    life_signs.ready(&in_a_line(&server));
+    daemon.report_ready(args, &config)?;
+    life_signs.ready(&in_a_line(&daemon.server));
     loop {
-        match server.next_event()? {
-            Event::External(CONTROL) => {
-                control.serve(|peer, request| answer::answer(&mut server, peer, request));
-            }
-            Event::External(LISTENERS) => {
-                if let Some(done) = listeners.take_if(|listeners| !listeners.take(&mut server)) {
-                    server.remove_external(std::os::fd::AsFd::as_fd(&done));
-                }
-            }
-            Event::External(STALLS) => server.reclaim_idle(),
+        match daemon.server.next_event()? {
+            Event::External(CONTROL) => daemon.serve_control(&mut upgrades),
+            Event::External(LISTENERS) => daemon.take_listener(),
+            Event::External(STALLS) => daemon.server.reclaim_idle(),
             Event::External(MEMORY_TIMER) => {
-                life_signs.came_round(|| in_a_line(&server));
+                life_signs.came_round(|| in_a_line(&daemon.server));
                 if let Some(reports) = &mut reports {
-                    reports.update(&server);
+                    reports.update(&daemon.server);
                 }
-                let idle = server.page_counts().idle;
+                let idle = daemon.server.page_counts().idle;
                 if memory.is_low(idle) {
-                    server.reclaim_idle();
+                    daemon.server.reclaim_idle();
                 }
             }
             Event::External(_) => {
                 if let Some(signal) = signals.next() {
-                    tracing::info!("{signal}: unmounting, {} opens end", server.open_count());
+                    tracing::info!(
+                        "{signal}: unmounting, {} opens end",
+                        daemon.server.open_count()
+                    );
                     life_signs.stopping();
                     return Ok(());
                 }
             }
             Event::Unmounted if args.until_unmounted => {
-                tracing::info!("{}: unmounted", server.mount_point().display());
+                tracing::info!("{}: unmounted", daemon.server.mount_point().display());
                 return Ok(());
             }
             Event::Unmounted => {
-                anyhow::bail!("{}: unmounted by another program", server.mount_point().display())
+                anyhow::bail!(
+                    "{}: unmounted by another program",
+                    daemon.server.mount_point().display()
+                )
             }
         }
     }

@@ -22,6 +22,11 @@ impl Listeners {
         Ok(Self(socket))
     }
 
+    /// Continues with the socket of the program that this one replaces.
+    pub fn from_socket(socket: OwnedFd) -> Self {
+        Self(socket)
+    }
+
     /// Serves the next listener, if there is one. False: the other end is closed.
     pub fn take(&self, server: &mut Server) -> bool {
         let received = match ioctl_trap::receive(self.0.as_fd()) {

@@ -112,6 +112,34 @@ fn under_the_unit_buffers_can_be_stored_by_notices() {
 }
 
 #[test]
+fn under_the_unit_the_daemon_is_upgraded() {
+    if cannot_mount() {
+        return;
+    }
+    let (mut daemon, manager) = confined(tempfile::tempdir().unwrap(), &[]);
+    let degraded = daemon.status().degraded;
+    let _server = daemon.client("write-to-files");
+    let client = open(daemon.binder());
+    let mut session = Session::new(&client);
+    for _ in 0..2 {
+        while notification(&manager).is_some() {}
+        let reply = daemon.request(&Request::Upgrade { program: None });
+        assert!(matches!(reply, Reply::Upgraded { processes: 2, .. }), "{reply:?}");
+        wait_for("readiness", || notification(&manager).filter(|text| text.contains("READY=1")));
+        assert_eq!(daemon.status().degraded, degraded);
+        let (mut ours, theirs) = UnixStream::pair().unwrap();
+        let parcel = Parcel::new().fd(theirs.as_fd());
+        let reply = session.call(0, 1, parcel.payload()).unwrap();
+        session.free(reply);
+        let mut word = [0; 4];
+        ours.read_exact(&mut word).unwrap();
+        assert_eq!(&word, b"here");
+    }
+    assert_eq!(daemon.stop().code(), Some(0));
+    assert!(!is_mounted(&daemon.mount()));
+}
+
+#[test]
 fn systemd_understands_the_unit() {
     let program = "/usr/local/bin/headroom-binderd";
     match opinion_of_systemd("headroom-binderd.service", UNIT, program, 45) {

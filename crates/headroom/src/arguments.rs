@@ -418,6 +418,15 @@ pub enum BinderCommand {
         /// Maximum [default: all]
         size: Option<Size>,
     },
+    /// Replace the program of headroom-binderd while clients use it
+    ///
+    /// The new program continues in the same process with all opens, objects and calls; clients
+    /// see a pause of some milliseconds. It verifies the state before the running program ends; if
+    /// it cannot continue with it, the running program does. Root may upgrade; a session, its user.
+    Upgrade {
+        /// A program that root owns and no other user can write to [default: the installed one]
+        program: Option<PathBuf>,
+    },
     /// Show calls as they complete: sender, receiver, code, size, time, outcome
     ///
     /// '->' is a call, '~>' a one-way call. Times are measured in the daemon, from the call to the

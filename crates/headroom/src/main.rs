@@ -67,6 +67,9 @@ fn dispatch(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         Command::Binder(BinderCommand::Reclaim { size }) => {
             binder::reclaim::reclaim(globals, *size)?
         }
+        Command::Binder(BinderCommand::Upgrade { program }) => {
+            binder::upgrade::upgrade(globals, program.as_deref())?;
+        }
         Command::Binder(BinderCommand::Trace(options)) => binder::trace::trace(globals, options)?,
         Command::Binder(BinderCommand::Stat { seconds, count }) => {
             binder::stat::stat(globals, *seconds, *count)?;

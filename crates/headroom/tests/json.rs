@@ -31,6 +31,7 @@ const DOCUMENTS: &[&[&str]] = &[
     &["kill", "PID"],
     &["binder", "ls"],
     &["binder", "reclaim"],
+    &["binder", "upgrade"],
     &["binder", "stat"],
     &["binder", "stat", "0.1", "2"],
     &["binder", "trace", "--seconds", "0.2"],
@@ -98,6 +99,10 @@ fn fake_binderd(request: binderd::Request) -> binderd::Reply {
         binderd::Request::Status => binderd::Reply::Status(status),
         binderd::Request::Ls => binderd::Reply::Ls { devices: Vec::new() },
         binderd::Request::Reclaim { .. } => binderd::Reply::Reclaimed { pages: 0, idle_pages: 0 },
+        binderd::Request::Upgrade { .. } => {
+            let (from, to) = ("0.1.0".to_owned(), "0.1.0".to_owned());
+            binderd::Reply::Upgraded { from, to, processes: 1, pause_us: 1 }
+        }
         binderd::Request::Stat => {
             binderd::Reply::Stat { commands: Vec::new(), returns: Vec::new(), status }
         }

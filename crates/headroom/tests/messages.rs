@@ -58,6 +58,7 @@ const REQUESTS: &[&[&str]] = &[
     &["binder", "ls"],
     &["binder", "trace"],
     &["binder", "reclaim"],
+    &["binder", "upgrade"],
 ];
 
 /// Invalid configurations, each the text of a file.

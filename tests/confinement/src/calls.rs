@@ -9,7 +9,7 @@ const CALLS: &[(&str, libc::c_long)] = &calls! {
     SYS_accept4 SYS_access SYS_arch_prctl SYS_bind SYS_bpf SYS_brk SYS_capget SYS_chdir SYS_chmod
     SYS_clock_getres SYS_clock_gettime SYS_clock_nanosleep SYS_clone SYS_clone3 SYS_close
     SYS_close_range SYS_connect SYS_dup SYS_dup2 SYS_dup3 SYS_epoll_create1 SYS_epoll_ctl
-    SYS_epoll_pwait SYS_epoll_wait SYS_eventfd2 SYS_execve SYS_exit SYS_exit_group
+    SYS_epoll_pwait SYS_epoll_wait SYS_eventfd2 SYS_execve SYS_execveat SYS_exit SYS_exit_group
     SYS_faccessat SYS_faccessat2 SYS_fadvise64
     SYS_fallocate SYS_fchmod SYS_fchmodat SYS_fcntl SYS_flock SYS_fork SYS_fsconfig
     SYS_fsmount SYS_fsopen SYS_fstat SYS_fstatfs SYS_fsync SYS_ftruncate SYS_futex SYS_getcwd

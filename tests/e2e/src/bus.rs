@@ -21,6 +21,8 @@ use crate::wait;
 
 /// The folder with the daemon's program, if it is not beside the running one.
 pub const BIN_DIR: &str = "HEADROOM_BIN_DIR";
+/// Variable of the daemon's environment: how a `peer` fails that the daemon is to be upgraded to.
+pub const FAILING_UPGRADE: &str = "HEADROOM_FAILING_UPGRADE";
 const DAEMON: &str = "headroom-binderd";
 
 /// How the daemon maps receive buffers into clients.
@@ -333,6 +335,14 @@ impl Bus {
                 self.log()
             )),
         }
+    }
+
+    /// Waits for the exit of the daemon, and unmounts the dead mount that it has left.
+    pub fn wait_until_dead(mut self) -> Result<(), String> {
+        self.stopped = true;
+        let ended = wait::until(wait::PATIENCE, || self.child.try_wait().ok().flatten());
+        end_connection(&self.mount);
+        ended.map(drop).ok_or_else(|| format!("the daemon runs ({})", wait::describe(self.pid())))
     }
 
     fn shut_down(&mut self) -> Result<(), String> {

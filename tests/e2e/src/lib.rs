@@ -22,5 +22,5 @@ pub mod random;
 pub mod soak;
 pub mod wait;
 
-pub use bus::{Bus, BusError, Mapping};
+pub use bus::{Bus, BusError, FAILING_UPGRADE, Mapping};
 pub use peer::Peer;

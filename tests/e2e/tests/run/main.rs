@@ -5,6 +5,7 @@ mod endings;
 mod places;
 mod support;
 mod terminal;
+mod upgrade;
 
 use std::fs;
 

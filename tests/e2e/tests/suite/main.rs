@@ -20,6 +20,7 @@ mod reclaim;
 mod stress;
 mod support;
 mod trace;
+mod upgrade;
 
 use std::time::Duration;
 

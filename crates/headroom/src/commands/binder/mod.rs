@@ -4,3 +4,4 @@ pub mod ls;
 pub mod reclaim;
 pub mod stat;
 pub mod trace;
+pub mod upgrade;

@@ -1,0 +1,47 @@
+//! `headroom binder upgrade`: replaces the daemon's program.
+
+use std::path::Path;
+
+use anyhow::Context;
+use control::binderd::{Reply, Request};
+use serde::Serialize;
+
+use crate::arguments::Globals;
+use crate::helpers::client::{call_binderd, unexpected};
+use crate::helpers::output;
+
+/// Runs `headroom binder upgrade`.
+pub fn upgrade(globals: &Globals, program: Option<&Path>) -> anyhow::Result<()> {
+    // Resolved here: the daemon must not wait for a filesystem that it serves itself.
+    let canonical = |path: &Path| {
+        path.canonicalize().with_context(|| format!("{}: cannot resolve it", path.display()))
+    };
+    let program = program.map(canonical).transpose()?;
+    match call_binderd(&globals.binderd_socket, &Request::Upgrade { program })? {
+        Reply::Upgraded { from, to, processes, pause_us } => {
+            let upgraded = Upgraded { from, to, processes, pause_us };
+            output::print_as(globals.format(), &upgraded, || upgraded.sentence())
+        }
+        reply => Err(unexpected(&reply)),
+    }
+}
+
+/// Result of the request.
+#[derive(Clone, Debug, Serialize)]
+struct Upgraded {
+    from: String,
+    to: String,
+    processes: u32,
+    pause_us: u64,
+}
+
+impl Upgraded {
+    fn sentence(&self) -> String {
+        let Self { from, to, processes, pause_us } = self;
+        let pause_ms = *pause_us as f64 / 1000.0;
+        format!(
+            "upgraded from {from} to {to}: {processes} opens continue after a pause of \
+             {pause_ms:.1} ms\n"
+        )
+    }
+}
