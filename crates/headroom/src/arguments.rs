@@ -286,7 +286,10 @@ pub enum LimitCommand {
     },
     /// Show all limits
     List,
-    /// Clear the runtime limit of a user or group
+    /// Clear the limit of a user or group
+    ///
+    /// Root clears all limits of the account, those of the configuration until the next reload. A
+    /// user clears the limit that it has set for itself.
     Clear {
         /// Name or uid, or @NAME for a group that shares a limit
         #[arg(value_hint = ValueHint::Username)]
