@@ -306,3 +306,49 @@ impl Completion {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The state of a bus in use, by a program whose format had this version. The e2e test
+    /// `a_program_that_does_not_verify_the_state_is_not_executed` writes that of the current format
+    /// to the file that `HEADROOM_WRITE_STATE` names: only before its release.
+    fn stored_state(version: u32) -> Vec<u8> {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/states");
+        std::fs::read(folder.join(version.to_string())).unwrap()
+    }
+
+    #[test]
+    fn states_of_released_formats_are_verified() {
+        for version in 1..=state::VERSION {
+            let verified = read_verified(&stored_state(version)).map(drop);
+            assert_eq!(verified, Ok(()), "version {version}");
+        }
+    }
+
+    #[test]
+    fn a_descriptor_that_occurs_twice_is_refused() {
+        let mut state: DaemonState<Driver> = state::read(&stored_state(state::VERSION)).unwrap();
+        state.descriptors.requester = state.descriptors.control;
+        let error = state.verify().map(drop).unwrap_err().to_string();
+        assert!(error.contains("occurs twice"), "{error}");
+    }
+
+    #[test]
+    fn no_changed_byte_makes_the_reader_panic() {
+        let stored = stored_state(state::VERSION);
+        let (mut tried, mut refused) = (0, 0);
+        // Each seventh, as all would take half a minute.
+        for at in (0..stored.len()).step_by(7) {
+            tried += 2;
+            for flipped in [0x01, 0x80] {
+                let mut bytes = stored.clone();
+                bytes[at] ^= flipped;
+                assert!(state::reseal(&mut bytes));
+                refused += usize::from(read_verified(&bytes).is_err());
+            }
+        }
+        assert!(refused > tried / 10, "only {refused} of {tried} changes were noticed");
+    }
+}
