@@ -104,10 +104,11 @@ impl Program {
             return Ok(());
         }
         let errors = text(child.stderr.take());
-        let reason = errors.lines().find(|line| !line.trim().is_empty());
-        let reason = reason.map_or_else(|| status.to_string(), str::to_owned);
+        let Some(reason) = errors.lines().find(|line| !line.trim().is_empty()) else {
+            bail!("{shown}: it did not verify the state ({status}): give a headroom-binderd");
+        };
         let reason = reason.trim_start_matches("headroom-binderd: ");
-        Err(anyhow!("{shown}: it cannot continue with the state: {reason}"))
+        bail!("{shown}: it cannot continue with the state: {reason}");
     }
 
     /// Executes the program in this process; returns only if that fails.
