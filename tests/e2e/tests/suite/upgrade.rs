@@ -236,17 +236,15 @@ fn a_check_that_takes_too_long_or_proves_nothing_ends_the_upgrade() {
 fn a_daemon_that_is_killed_during_the_check_ends_like_any_other() {
     let Some(bus) = failing_bus("check-hangs") else { return };
     let client = open(&bus);
-    thread::scope(|scope| {
-        let upgrade =
-            scope.spawn(|| bus.request(Request::Upgrade { program: Some(stand_in().into()) }));
-        let check = wait::until(wait::PATIENCE, || child_with(bus.pid(), "--check-state"));
-        let check = check.expect("the check is running");
-        let daemon = Pid::from_raw(bus.pid() as i32).unwrap();
-        kill_process(daemon, Signal::KILL).unwrap();
-        assert!(upgrade.join().unwrap().is_err());
-        kill_process(Pid::from_raw(check as i32).unwrap(), Signal::KILL).unwrap();
+    let mut control = control::Client::connect(bus.socket()).unwrap();
+    let upgrade = thread::spawn(move || {
+        control.call::<Reply>(&Request::Upgrade { program: Some(stand_in().into()) })
     });
+    let check = wait::until(wait::PATIENCE, || child_with(bus.pid(), "--check-state"));
+    let check = check.expect("the check is running");
     bus.kill().unwrap();
+    assert!(upgrade.join().unwrap().is_err());
+    kill_process(Pid::from_raw(check as i32).unwrap(), Signal::KILL).unwrap();
     assert_eq!(client.version().unwrap_err().errno(), Some(Errno::NOTCONN));
 }
 
