@@ -111,7 +111,8 @@ impl Drop for Pins {
 /// Removes the pins under `root` that earlier daemons have left. Their programs stop. Returns
 /// whether there were any.
 pub fn remove_left(root: &Path) -> Result<bool, NotifierError> {
-    if !root.exists() {
+    // A folder that this user may not look into is no absence of pins.
+    if !root.try_exists().map_err(|e| wrong(root, format!("cannot look for it: {e}")))? {
         return Ok(false);
     }
     let _lock = lock(root)?;
@@ -210,6 +211,8 @@ pub fn fingerprint(bytes: &[u8]) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]
@@ -227,6 +230,22 @@ mod tests {
         std::fs::write(version.join(LINK), "").unwrap();
         assert!(enforces(root.path()));
         assert!(!enforces(&root.path().join("missing")));
+    }
+
+    #[test]
+    fn pins_that_a_user_may_not_see_are_an_error() {
+        if !test_support::privileged() {
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o700)).unwrap();
+        let root = folder.path().join("headroom");
+        assert!(!remove_left(&root).unwrap(), "there are none");
+        let nobody = owners::Uid(65534);
+        let done =
+            test_support::spawn_as(nobody, move || remove_left(&root).map_err(|e| e.to_string()));
+        let error = done.join().unwrap().unwrap_err();
+        assert!(error.contains("cannot look for it: Permission denied"), "{error}");
     }
 
     #[test]
