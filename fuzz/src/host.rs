@@ -41,7 +41,7 @@ impl FuzzHost {
 impl ClientMemory for FuzzHost {
     fn read(&mut self, from: Caller, address: u64, into: &mut [u8]) -> Result<(), Fault> {
         if self.faulting == Some(from.process) {
-            return Err(Fault);
+            return Err(Fault::BadAddress);
         }
         for (base, bytes) in [(ROOM, &self.room), (INPUT, &self.input)] {
             let start = usize::try_from(address.wrapping_sub(base)).unwrap_or(usize::MAX);
@@ -51,23 +51,23 @@ impl ClientMemory for FuzzHost {
                 return Ok(());
             }
         }
-        Err(Fault)
+        Err(Fault::BadAddress)
     }
 
     fn write(&mut self, to: Caller, address: u64, bytes: &[u8]) -> Result<(), Fault> {
         if self.faulting == Some(to.process) {
-            return Err(Fault);
+            return Err(Fault::BadAddress);
         }
         let start = usize::try_from(address.wrapping_sub(ROOM)).unwrap_or(usize::MAX);
-        let end = start.checked_add(bytes.len()).ok_or(Fault)?;
-        self.room.get_mut(start..end).ok_or(Fault)?.copy_from_slice(bytes);
+        let end = start.checked_add(bytes.len()).ok_or(Fault::BadAddress)?;
+        self.room.get_mut(start..end).ok_or(Fault::BadAddress)?.copy_from_slice(bytes);
         Ok(())
     }
 }
 
 impl Mappings for FuzzHost {
-    fn mapping(&mut self, _: ProcessId) -> Option<Mapping> {
-        Some(Mapping { address: MAPPED_AT, len: MAPPING })
+    fn mapping(&mut self, _: ProcessId) -> Result<Option<Mapping>, Fault> {
+        Ok(Some(Mapping { address: MAPPED_AT, len: MAPPING }))
     }
 
     fn has_address_space(&mut self, _: ProcessId) -> bool {

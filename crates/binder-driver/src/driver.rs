@@ -86,4 +86,11 @@ impl Driver {
         self.last_debug_id = self.last_debug_id.wrapping_add(1);
         self.last_debug_id
     }
+
+    /// Nothing has the id, unless a later one was assigned.
+    pub(crate) fn return_debug_id(&mut self, id: u32) {
+        if self.last_debug_id == id {
+            self.last_debug_id = id.wrapping_sub(1);
+        }
+    }
 }

@@ -39,6 +39,9 @@ pub enum Errno {
     /// The receiver's buffer space is exhausted.
     #[error("no buffer space left in the receiver (ENOSPC)")]
     ENOSPC,
+    /// The ioctl is to be repeated, as client memory is late. No client gets it.
+    #[error("to be repeated (ERESTART)")]
+    ERESTART,
     /// The call breaks the order of calls and replies.
     #[error("call stack violated (EPROTO)")]
     EPROTO,
@@ -61,6 +64,7 @@ impl Errno {
             Errno::EMFILE => 24,
             Errno::ENOSPC => 28,
             Errno::EPROTO => 71,
+            Errno::ERESTART => 85,
         }
     }
 }

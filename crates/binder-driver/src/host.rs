@@ -21,10 +21,27 @@ pub struct Caller {
     pub euid: Uid,
 }
 
-/// Client memory could not be read or written (bad pointer, or the client is gone).
+/// Why client memory was not accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("client memory is not accessible")]
-pub struct Fault;
+pub enum Fault {
+    /// Bad pointer, or the client is gone.
+    #[error("client memory is not accessible")]
+    BadAddress,
+    /// It does not answer now: the ioctl is repeated from here
+    /// ([`WriteRead::Late`](crate::WriteRead::Late)).
+    #[error("client memory does not answer")]
+    Late,
+}
+
+impl Fault {
+    /// `bad_address` for a bad address, `ERESTART` for late memory.
+    pub(crate) fn errno(self, bad_address: Errno) -> Errno {
+        match self {
+            Self::BadAddress => bad_address,
+            Self::Late => Errno::ERESTART,
+        }
+    }
+}
 
 /// A receiver's mapping could not be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -49,8 +66,7 @@ pub trait ClientMemory {
     fn read(&mut self, from: Caller, address: u64, into: &mut [u8]) -> Result<(), Fault>;
 
     /// Reads pieces to their offsets in `into`, in this order, until one faults. Returns how many
-    /// were read completely. An error: the memory cannot be accessed now; `into` may be a different
-    /// buffer then.
+    /// were read completely. If the memory is late, `into` may be a different buffer.
     fn read_ahead(
         &mut self,
         from: Caller,
@@ -64,8 +80,7 @@ pub trait ClientMemory {
     }
 
     /// Reads the data and the offsets of one transaction in one call, each to its offset in the
-    /// parcel, which is long enough. After a fault `parcel` may be a different buffer, because an
-    /// access that is still blocked keeps the original one.
+    /// parcel, which is long enough. If the memory is late, `parcel` may be a different buffer.
     fn read_parcel(
         &mut self,
         from: Caller,
@@ -77,8 +92,16 @@ pub trait ClientMemory {
         })
     }
 
-    /// Writes `bytes` at `address` in the caller's address space.
+    /// Writes `bytes` at `address` in the caller's address space. Late memory may be written later.
     fn write(&mut self, to: Caller, address: u64, bytes: &[u8]) -> Result<(), Fault>;
+
+    /// Writes the returns of a read, which cannot be repeated. Late memory is no error: the front
+    /// end replies to the ioctl once the write has completed. If it fails after all, the reply is
+    /// `EFAULT`, and the front end calls [`Driver::thread_exit`](crate::Driver::thread_exit), since
+    /// the thread does not know of its calls.
+    fn write_returns(&mut self, to: Caller, address: u64, bytes: &[u8]) -> Result<(), Fault> {
+        self.write(to, address, bytes)
+    }
 }
 
 /// The mapping of an open in its process.
@@ -93,8 +116,9 @@ pub struct Mapping {
 /// The receivers' buffer mappings: write-only for the driver, never trusted, never read back.
 pub trait Mappings {
     /// The mapping of the open in its process; `None` = not mapped (a transaction to it fails with
-    /// `BR_DEAD_REPLY`, `-ESRCH`). Called until it returns `Some`, then cached.
-    fn mapping(&mut self, process: ProcessId) -> Option<Mapping>;
+    /// `BR_DEAD_REPLY`, `-ESRCH`). Called until it returns `Some`, then cached. An error: the
+    /// process's memory is late, and so is the call of the sender.
+    fn mapping(&mut self, process: ProcessId) -> Result<Option<Mapping>, Fault>;
 
     /// Whether a mapping that [`mapping`](Self::mapping) has returned can still exist: its address
     /// space does. Called for each transaction.

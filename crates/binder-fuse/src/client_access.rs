@@ -5,8 +5,8 @@
 //! some nanoseconds and one copy of the bytes; parcels are not copied.
 
 use std::ptr::NonNull;
-use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use binder_driver::{Fault, Piece};
 use headroom_linux::mountinfo::Device;
@@ -27,8 +27,26 @@ pub(crate) struct AccessRequest {
     /// Bytes that were read or are to be written.
     bytes: Vec<u8>,
     result: Option<AccessResult>,
-    /// Dropped with the request.
-    exists: Arc<()>,
+    progress: Arc<Progress>,
+}
+
+/// Whether an access has returned.
+#[derive(Debug, Default)]
+pub(crate) struct Progress(AtomicU8);
+
+impl Progress {
+    const UNDER_WAY: u8 = 0;
+    const SUCCEEDED: u8 = 1;
+    const FAILED: u8 = 2;
+
+    pub(crate) fn complete(&self, result: Result<(), Fault>) {
+        let state = if result.is_ok() { Self::SUCCEEDED } else { Self::FAILED };
+        self.0.store(state, Ordering::Release);
+    }
+
+    fn restart(&self) {
+        self.0.store(Self::UNDER_WAY, Ordering::Relaxed);
+    }
 }
 
 #[derive(Clone, Copy, Default)]
@@ -45,7 +63,7 @@ enum Access {
         pid: u32,
         device: Device,
         inode: u64,
-        longest: Duration,
+        most_areas: u64,
     },
 }
 
@@ -76,10 +94,14 @@ impl AccessRequest {
                 let address = self.pieces.first().map_or(0, |piece| piece.address);
                 Some(AccessResult::Write(client_memory::write(tid, address, &self.bytes)))
             }
-            Access::FindMapping { pid, device, inode, longest } => {
-                Some(AccessResult::Mapping(maps::find(pid, device, inode, longest)))
+            Access::FindMapping { pid, device, inode, most_areas } => {
+                Some(AccessResult::Mapping(maps::find(pid, device, inode, most_areas)))
             }
         };
+        self.progress.complete(match self.result {
+            Some(AccessResult::Write(result)) => result,
+            _ => Ok(()),
+        });
     }
 }
 
@@ -89,8 +111,8 @@ pub(crate) struct ClientAccess {
     yielder: Option<NonNull<LoopYielder>>,
     /// Reused by the next access. `None` while a blocked thread has it.
     request: Option<Box<AccessRequest>>,
-    /// Whether the last request exists.
-    last: Weak<()>,
+    /// Of the last request.
+    progress: Arc<Progress>,
 }
 
 /// The access takes too long; the client's memory may never become available.
@@ -98,26 +120,33 @@ pub(crate) struct ClientAccess {
 pub(crate) struct Late(pub(crate) BlockedAccess);
 
 /// An access that was late. It blocks a thread until it returns.
-#[derive(Debug)]
-pub(crate) struct BlockedAccess(Weak<()>);
+#[derive(Clone, Debug)]
+pub(crate) struct BlockedAccess(Arc<Progress>);
 
 impl BlockedAccess {
-    /// An access that returns when the value is dropped.
-    #[cfg(test)]
-    pub(crate) fn of(exists: &Arc<()>) -> Self {
-        Self(Arc::downgrade(exists))
+    pub(crate) fn new(progress: Arc<Progress>) -> Self {
+        Self(progress)
     }
 
-    /// Whether the access has returned; its thread exits then.
+    /// The result, once the access has returned; its thread exits then.
+    pub(crate) fn result(&self) -> Option<Result<(), Fault>> {
+        match self.0.0.load(Ordering::Acquire) {
+            Progress::UNDER_WAY => None,
+            Progress::SUCCEEDED => Some(Ok(())),
+            _ => Some(Err(Fault::BadAddress)),
+        }
+    }
+
     pub(crate) fn has_returned(&self) -> bool {
-        self.0.strong_count() == 0
+        self.result().is_some()
     }
 }
 
 impl ClientAccess {
     /// The access object of this thread's event loop; may be used on the loop's stack only.
     pub(crate) fn of_this_loop() -> Self {
-        Self { yielder: loop_threads::current_yielder(), request: None, last: Weak::new() }
+        let (request, progress) = (None, Arc::default());
+        Self { yielder: loop_threads::current_yielder(), request, progress }
     }
 
     /// Executes the access that `prepare` describes; returns the request with its result.
@@ -127,9 +156,10 @@ impl ClientAccess {
     ) -> Result<&mut AccessRequest, Late> {
         let mut request = self.request.take().unwrap_or_else(|| {
             let request = Box::<AccessRequest>::default();
-            self.last = Arc::downgrade(&request.exists);
+            self.progress = Arc::clone(&request.progress);
             request
         });
+        request.progress.restart();
         prepare(&mut request);
         let completed = match self.yielder {
             // SAFETY: the yielder lives at the bottom of the stack that we are on, which `serve`'s
@@ -140,7 +170,7 @@ impl ClientAccess {
                 Some(request)
             }
         };
-        let completed = completed.ok_or_else(|| Late(BlockedAccess(self.last.clone())))?;
+        let completed = completed.ok_or_else(|| Late(BlockedAccess(self.progress.clone())))?;
         Ok(self.request.insert(completed))
     }
 
@@ -160,7 +190,7 @@ impl ClientAccess {
                 request.bytes.resize(len, 0);
             }
         })?;
-        let result = if request.read_pieces() == 1 { Ok(()) } else { Err(Fault) };
+        let result = if request.read_pieces() == 1 { Ok(()) } else { Err(Fault::BadAddress) };
         if result.is_ok() {
             into.copy_from_slice(&request.bytes[..len]);
         }
@@ -205,7 +235,7 @@ impl ClientAccess {
         })?;
         Ok(match request.result.take() {
             Some(AccessResult::Write(result)) => result,
-            _ => Err(Fault),
+            _ => Err(Fault::BadAddress),
         })
     }
 
@@ -215,10 +245,10 @@ impl ClientAccess {
         pid: u32,
         device: Device,
         inode: u64,
-        longest: Duration,
+        most_areas: u64,
     ) -> Result<Lookup, Late> {
         let request = self.execute(|request| {
-            request.access = Access::FindMapping { pid, device, inode, longest };
+            request.access = Access::FindMapping { pid, device, inode, most_areas };
         })?;
         Ok(match request.result.take() {
             Some(AccessResult::Mapping(lookup)) => lookup,

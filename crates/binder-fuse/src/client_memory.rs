@@ -11,7 +11,7 @@ const PIECES_PER_CALL: usize = 1024;
 /// Fills `into`, or fails.
 pub(crate) fn read(tid: u32, address: u64, into: &mut [u8]) -> Result<(), Fault> {
     let piece = Piece { address, at: 0, len: into.len() };
-    if read_pieces(tid, &[piece], into) == 1 { Ok(()) } else { Err(Fault) }
+    if read_pieces(tid, &[piece], into) == 1 { Ok(()) } else { Err(Fault::BadAddress) }
 }
 
 /// Reads pieces to their places, in their order until one faults. Returns how many were read
@@ -80,7 +80,7 @@ pub(crate) fn write(tid: u32, address: u64, bytes: &[u8]) -> Result<(), Fault> {
     // SAFETY: the local vector is a borrowed slice that the call only reads; the remote address may
     // be invalid, the kernel checks it.
     let copied = unsafe { libc::process_vm_writev(tid as libc::pid_t, &local, 1, &remote, 1, 0) };
-    if copied == bytes.len() as isize { Ok(()) } else { Err(Fault) }
+    if copied == bytes.len() as isize { Ok(()) } else { Err(Fault::BadAddress) }
 }
 
 #[cfg(test)]
@@ -141,9 +141,9 @@ mod tests {
     #[test]
     fn a_bad_pointer_is_a_fault_and_nothing_more() {
         let mut into = [0; 8];
-        assert_eq!(read(own_tid(), 8, &mut into), Err(Fault));
-        assert_eq!(write(own_tid(), 8, &[1]), Err(Fault));
-        assert_eq!(write(own_tid(), u64::MAX - 3, &[1; 8]), Err(Fault));
+        assert_eq!(read(own_tid(), 8, &mut into), Err(Fault::BadAddress));
+        assert_eq!(write(own_tid(), 8, &[1]), Err(Fault::BadAddress));
+        assert_eq!(write(own_tid(), u64::MAX - 3, &[1; 8]), Err(Fault::BadAddress));
         assert_eq!(write(own_tid(), 0, &[]), Ok(()), "nothing to write is no fault");
     }
 

@@ -1,14 +1,9 @@
 //! A clock that is read in a few nanoseconds, with the resolution of the kernel's timer tick.
 
 use headroom_linux::clock;
-use rustix::time::{ClockId, clock_getres};
+use rustix::time::ClockId;
 
 /// Nanoseconds since the machine has started.
 pub(crate) fn now_ns() -> u64 {
     clock::now_ns(ClockId::MonotonicCoarse)
-}
-
-/// Resolution of the clock, nanoseconds.
-pub(crate) fn tick_ns() -> u64 {
-    clock::nanoseconds(clock_getres(ClockId::MonotonicCoarse))
 }

@@ -13,14 +13,15 @@ use keyed_slab::{Key, Slab, key_types};
 use owners::{Owner, Uid};
 use serde::{Deserialize, Serialize};
 
-use crate::access_limits::{AccessLimits, LONGEST_ACCESS};
+use crate::access_limits::{AccessCost, AccessLimits, Start};
 use crate::address_space::{AddressSpace, Readers, SavedAddressSpace};
 use crate::calls::Calls;
 use crate::client_access::{BlockedAccess, ClientAccess, Late};
 use crate::coarse_clock;
 use crate::files::{CallStop, Charge, Closers, Store};
-use crate::lookup_budget::{LONGEST_LOOKUP, LookupBudgets};
+use crate::lookup_budget::{LookupBudgets, MAX_AREAS};
 use crate::mapping::{Backing, SavedBacking};
+use crate::maps::Lookup;
 use crate::nonblock::FlagHistory;
 use crate::page_server::PageServer;
 use crate::pid_view::PidView;
@@ -175,8 +176,8 @@ pub(crate) struct ClientHost {
     pages: Arc<PageServer>,
     access: ClientAccess,
     limits: AccessLimits,
-    /// The last read of a client's memory was refused or late.
-    read_failed: bool,
+    /// The returns of the last read that are not written yet.
+    late_returns: Option<BlockedAccess>,
     lookups: LookupBudgets,
     warnings: WarningLimits,
     /// Device number of our filesystem in the clients' maps.
@@ -203,8 +204,8 @@ impl ClientHost {
             by_process: HashMap::new(),
             pages,
             access: ClientAccess::of_this_loop(),
-            limits: AccessLimits::new(own_uid, coarse_clock::tick_ns()),
-            read_failed: false,
+            limits: AccessLimits::new(own_uid),
+            late_returns: None,
             lookups: LookupBudgets::new(),
             warnings: WarningLimits::new(),
             device,
@@ -302,46 +303,59 @@ impl ClientHost {
         self.limits.owner_of_blocked()
     }
 
-    /// Whether a call may be started or continued now.
-    pub(crate) fn may_start_call(&mut self, caller: Caller) -> bool {
-        self.is_unlimited() || {
-            let charge = self.charge(caller);
-            self.limits.may_start_call(caller.process, charge, coarse_clock::now_ns())
+    /// How a call may be started or continued now.
+    pub(crate) fn start_of_call(&mut self, caller: Caller) -> Start {
+        if self.is_unlimited() {
+            return Start::Now;
         }
+        let charge = self.charge(caller);
+        self.limits.start_of_call(caller.process, charge, coarse_clock::now_ns())
     }
 
-    /// Returns whether the last read of a client's memory was refused or late; clears that.
-    pub(crate) fn take_read_failed(&mut self) -> bool {
-        std::mem::take(&mut self.read_failed)
+    /// Returns the access that writes the returns of the last read, if it has not completed yet.
+    pub(crate) fn take_late_returns(&mut self) -> Option<BlockedAccess> {
+        self.late_returns.take()
     }
 
-    /// Writes to the memory of a client's thread.
-    pub(crate) fn write_to(&mut self, to: Caller, address: u64, bytes: &[u8]) -> Result<(), Fault> {
-        self.access(to, |access| access.write(to.tid, address, bytes)).unwrap_or(Err(Fault))
-    }
-
-    /// Accesses a client's memory; `None`: it is refused, or did not complete in time.
+    /// Accesses a client's memory; late if the access is refused.
     fn access<T>(
         &mut self,
         client: Caller,
         touch: impl FnOnce(&mut ClientAccess) -> Result<T, Late>,
-    ) -> Option<T> {
-        let begun_ns = coarse_clock::now_ns();
-        let longest = if self.is_unlimited() {
-            LONGEST_ACCESS
-        } else {
-            self.limits.admit(client.process, self.charge(client), begun_ns)?
-        };
-        let touched = {
-            let _inside = self.pages.enter_access(client.tid, longest);
-            touch(&mut self.access)
-        };
-        let now_ns = coarse_clock::now_ns();
-        let took_ns = now_ns.saturating_sub(begun_ns);
-        if self.limits.is_long(took_ns) {
-            self.limits.charge(self.charge(client).owner, now_ns, took_ns);
+    ) -> Result<T, Fault> {
+        if !self.is_unlimited() {
+            let charge = self.charge(client);
+            if !self.limits.admits(client.process, charge, coarse_clock::now_ns()) {
+                return Err(Fault::Late);
+            }
         }
-        touched.map_err(|Late(blocked)| self.note_late(client, blocked)).ok()
+        self.access_now(client, touch).map_err(|_| Fault::Late)
+    }
+
+    /// Accesses a client's memory, even if its owner has no budget left.
+    fn access_now<T>(
+        &mut self,
+        client: Caller,
+        touch: impl FnOnce(&mut ClientAccess) -> Result<T, Late>,
+    ) -> Result<T, BlockedAccess> {
+        let (touched, was_blocked) = {
+            let inside = self.pages.enter_access(client.tid);
+            (touch(&mut self.access), inside.was_blocked())
+        };
+        if was_blocked {
+            let cost = if touched.is_ok() { AccessCost::Blocked } else { AccessCost::Late };
+            self.limits.charge(self.charge(client).owner, coarse_clock::now_ns(), cost);
+        }
+        touched.map_err(|Late(blocked)| {
+            self.note_late(client, blocked.clone());
+            blocked
+        })
+    }
+
+    /// Records that another thread touches a client's memory.
+    pub(crate) fn note_touch(&mut self, client: Caller, touch: BlockedAccess) {
+        let charge = self.charge(client);
+        self.limits.add_blocked(client.process, charge, touch);
     }
 
     /// Records that an access to a client's memory did not complete in time.
@@ -359,56 +373,9 @@ impl ClientHost {
     }
 }
 
-impl ClientMemory for ClientHost {
-    fn read(&mut self, from: Caller, address: u64, into: &mut [u8]) -> Result<(), Fault> {
-        let read = self.access(from, |access| access.read(from.tid, address, into));
-        self.read_failed = read.is_none();
-        read.unwrap_or(Err(Fault))
-    }
-
-    fn read_ahead(
-        &mut self,
-        from: Caller,
-        pieces: &[Piece],
-        into: &mut Vec<u8>,
-    ) -> Result<usize, Fault> {
-        let read = self.access(from, |access| access.read_pieces(from.tid, pieces, into));
-        self.read_failed = read.is_none();
-        read.ok_or(Fault)
-    }
-
-    fn read_parcel(
-        &mut self,
-        from: Caller,
-        pieces: &[Piece],
-        parcel: &mut Vec<u8>,
-    ) -> Result<(), Fault> {
-        let read = self.access(from, |access| access.read_pieces(from.tid, pieces, parcel));
-        if read == Some(pieces.len()) { Ok(()) } else { Err(Fault) }
-    }
-
-    fn write(&mut self, to: Caller, address: u64, bytes: &[u8]) -> Result<(), Fault> {
-        self.write_to(to, address, bytes)
-    }
-}
-
-impl Mappings for ClientHost {
-    fn mapping(&mut self, process: ProcessId) -> Option<Mapping> {
-        let key = self.key_of(process)?;
-        let open = self.opens.get(key)?;
-        if open.opener == OpenerState::Exited {
-            return None;
-        }
-        let (pid, node, device) = (open.pid, open.node, self.device);
-        let client = Caller { process, tid: pid, euid: open.euid };
-        let owner = open.owner;
-        if !self.lookups.may_look(owner) {
-            return None;
-        }
-        // Reading the maps takes a lock that a page fault of the client may hold.
-        let lookup =
-            self.access(client, |access| access.find_mapping(pid, device, node, LONGEST_LOOKUP))?;
-        self.lookups.note(owner, &lookup);
+impl ClientHost {
+    /// The mapping that a lookup has found for an open, unless it is writable.
+    fn accept_mapping(&mut self, key: OpenKey, lookup: Lookup) -> Option<Mapping> {
         let found = lookup.mapping?;
         let open = self.opens.get_mut(key)?;
         open.address_space = lookup.address_space;
@@ -416,6 +383,7 @@ impl Mappings for ClientHost {
             // The protocol refuses such a mapping. FUSE cannot refuse it, so it is treated as
             // missing.
             let is_first = !std::mem::replace(&mut open.warned_writable, true);
+            let (pid, owner) = (open.pid, open.owner);
             if is_first && self.warnings.admit(owner) {
                 tracing::warn!(
                     "pid {pid}: its mapping is writable; it gets nothing until it is mapped \
@@ -425,6 +393,63 @@ impl Mappings for ClientHost {
             return None;
         }
         Some(Mapping { address: found.address, len: found.len.min(DEVICE_SIZE) })
+    }
+}
+
+impl ClientMemory for ClientHost {
+    fn read(&mut self, from: Caller, address: u64, into: &mut [u8]) -> Result<(), Fault> {
+        self.access(from, |access| access.read(from.tid, address, into))?
+    }
+
+    fn read_ahead(
+        &mut self,
+        from: Caller,
+        pieces: &[Piece],
+        into: &mut Vec<u8>,
+    ) -> Result<usize, Fault> {
+        self.access(from, |access| access.read_pieces(from.tid, pieces, into))
+    }
+
+    fn read_parcel(
+        &mut self,
+        from: Caller,
+        pieces: &[Piece],
+        parcel: &mut Vec<u8>,
+    ) -> Result<(), Fault> {
+        let read = self.access(from, |access| access.read_pieces(from.tid, pieces, parcel))?;
+        if read == pieces.len() { Ok(()) } else { Err(Fault::BadAddress) }
+    }
+
+    fn write(&mut self, to: Caller, address: u64, bytes: &[u8]) -> Result<(), Fault> {
+        self.access(to, |access| access.write(to.tid, address, bytes))?
+    }
+
+    fn write_returns(&mut self, to: Caller, address: u64, bytes: &[u8]) -> Result<(), Fault> {
+        self.access_now(to, |access| access.write(to.tid, address, bytes)).unwrap_or_else(|late| {
+            self.late_returns = Some(late);
+            Ok(())
+        })
+    }
+}
+
+impl Mappings for ClientHost {
+    fn mapping(&mut self, process: ProcessId) -> Result<Option<Mapping>, Fault> {
+        let Some(key) = self.key_of(process) else { return Ok(None) };
+        let Some(open) = self.opens.get(key) else { return Ok(None) };
+        if open.opener == OpenerState::Exited {
+            return Ok(None);
+        }
+        let (pid, node, device) = (open.pid, open.node, self.device);
+        let client = Caller { process, tid: pid, euid: open.euid };
+        let owner = open.owner;
+        if !self.lookups.may_look(owner) {
+            return Ok(None);
+        }
+        // Reading the maps takes a lock that a page fault of the client may hold.
+        let lookup =
+            self.access(client, |access| access.find_mapping(pid, device, node, MAX_AREAS))?;
+        self.lookups.note(owner, &lookup);
+        Ok(self.accept_mapping(key, lookup))
     }
 
     fn has_address_space(&mut self, process: ProcessId) -> bool {

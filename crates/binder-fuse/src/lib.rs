@@ -10,8 +10,8 @@
 //! * `host`: the driver core's host for real clients;
 //! * `files`: how file descriptors get from client to client;
 //! * `page_server`: prevents a client from making the event loop wait for itself;
-//! * `client_access`, `loop_threads`, `access_limits`: prevent a client from blocking the event
-//!   loop with its memory ([`serve`]);
+//! * `client_access`, `loop_threads`, `access_limits`, `memory_touch`: prevent a client from
+//!   blocking the event loop with its memory ([`serve`]);
 //! * `placement`: runs threads that wake each other on one CPU;
 //! * `guardian`: ends the connection of a killed server, so that no client hangs;
 //! * [`server`](Server): the event loop;
@@ -48,6 +48,7 @@ mod lookup_budget;
 mod loop_threads;
 mod mapping;
 mod maps;
+mod memory_touch;
 mod mount;
 mod nonblock;
 mod page_server;

@@ -10,6 +10,8 @@
 //! call returns. [`AccessLimits`](crate::access_limits::AccessLimits) bounds their number.
 
 use std::cell::{Cell, UnsafeCell};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,6 +20,7 @@ use std::sync::{Arc, Mutex};
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 use headroom_linux::sched::SchedAttr;
+use rustix::event::EventfdFlags;
 use rustix::process::Pid;
 
 use crate::client_access::AccessRequest;
@@ -87,9 +90,10 @@ impl Slot {
 }
 
 /// The threads that run the event loop, one at a time.
-#[derive(Default)]
 pub(crate) struct LoopThreads {
     current: Mutex<Option<LoopThread>>,
+    /// Readable after a late access has returned.
+    returned: OwnedFd,
 }
 
 #[derive(Clone)]
@@ -104,7 +108,37 @@ pub(crate) struct SuspendedAccess {
     number: u64,
 }
 
+impl SuspendedAccess {
+    /// Whether its thread sleeps. A thread that runs, or waits for a CPU, makes progress.
+    pub(crate) fn is_blocked(&self) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/self/task/{}/stat", self.thread.tid));
+        // The name may contain any characters, so the state is behind its last parenthesis.
+        stat.is_ok_and(|stat| {
+            stat.rsplit_once(") ").is_some_and(|(_, fields)| !fields.starts_with('R'))
+        })
+    }
+}
+
 impl LoopThreads {
+    fn new() -> io::Result<Self> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        Ok(Self { current: Mutex::default(), returned: rustix::event::eventfd(0, flags)? })
+    }
+
+    /// Becomes readable when a late access has returned.
+    pub(crate) fn returned(&self) -> BorrowedFd<'_> {
+        self.returned.as_fd()
+    }
+
+    /// Must be called before the accesses are checked: later returns signal again.
+    pub(crate) fn clear_returned(&self) {
+        let _ = rustix::io::read(&self.returned, &mut [0; 8]);
+    }
+
+    pub(crate) fn signal_return(&self) {
+        let _ = rustix::io::write(&self.returned, &1_u64.to_ne_bytes());
+    }
+
     /// The loop threads of this thread's event loop; `None`: the program does not run by [`serve`].
     pub(crate) fn of_this_loop() -> Option<Arc<Self>> {
         // SAFETY: `serve`'s closure owns the value, and never ends.
@@ -120,7 +154,7 @@ impl LoopThreads {
 
     /// Starts another thread, which resumes the loop if it is still suspended in this access. An
     /// error: no thread can be made.
-    pub(crate) fn take_over(self: &Arc<Self>, access: SuspendedAccess) -> std::io::Result<()> {
+    pub(crate) fn take_over(self: &Arc<Self>, access: SuspendedAccess) -> io::Result<()> {
         let threads = Arc::clone(self);
         let spawned = std::thread::Builder::new().name("event-loop".into()).spawn(move || {
             copy_scheduling_of(access.thread.tid);
@@ -142,7 +176,7 @@ impl LoopThreads {
             let CoroutineResult::Yield(mut request) = resumed else { return };
             slot.put(access, event_loop);
             request.execute();
-            let Some(mine) = slot.take(access) else { return };
+            let Some(mine) = slot.take(access) else { return self.signal_return() };
             event_loop = mine;
             completed = Some(request);
         }
@@ -163,11 +197,11 @@ fn copy_scheduling_of(tid: u32) {
 /// Values made outside and used inside must not be bound to this thread: another one may resume the
 /// program.
 pub fn serve(program: impl FnOnce() -> i32 + Send + 'static) -> ! {
-    let Ok(stack) = DefaultStack::new(STACK_BYTES) else {
+    let (Ok(stack), Ok(threads)) = (DefaultStack::new(STACK_BYTES), LoopThreads::new()) else {
         // Without a coroutine, a client whose memory cannot be accessed blocks the program.
         std::process::exit(program());
     };
-    let threads = Arc::new(LoopThreads::default());
+    let threads = Arc::new(threads);
     let inside = Arc::clone(&threads);
     let body = move |yielder: &LoopYielder, _| {
         let (yielder, threads) = (NonNull::from(yielder), NonNull::from(&inside));

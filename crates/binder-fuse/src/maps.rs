@@ -4,7 +4,6 @@
 //! and inode number is the mapping of that open and of no other.
 
 use std::io::{BufRead, BufReader};
-use std::time::{Duration, Instant};
 
 use headroom_linux::mountinfo::Device;
 
@@ -26,37 +25,37 @@ pub(crate) struct Lookup {
     pub(crate) mapping: Option<ClientMapping>,
     /// Present with a mapping.
     pub(crate) address_space: Option<AddressSpace>,
-    pub(crate) took: Duration,
+    /// Number of areas that were read.
+    pub(crate) areas: u64,
 }
 
-/// Number of lines between two checks of the time.
-const LINES_A_LOOK: usize = 64;
-
-/// Finds the mapping of `inode` on `device` in the maps of `pid`, within the time `longest`.
-pub(crate) fn find(pid: u32, device: Device, inode: u64, longest: Duration) -> Lookup {
-    let begun = Instant::now();
+/// Finds the mapping of `inode` on `device` in the maps of `pid`, among the first `most` areas.
+pub(crate) fn find(pid: u32, device: Device, inode: u64, most: u64) -> Lookup {
     // Opened before the list: should execve replace the address space meanwhile, that is detected.
     let address_space = AddressSpace::of(pid);
-    let mapping = std::fs::File::open(format!("/proc/{pid}/maps")).ok().and_then(|file| {
-        let maps = BufReader::with_capacity(16 * 1024, file);
-        find_in(maps, device, inode, || begun.elapsed() > longest)
+    let Ok(file) = std::fs::File::open(format!("/proc/{pid}/maps")) else {
+        return Lookup::default();
+    };
+    let mut areas = 0;
+    let maps = BufReader::with_capacity(16 * 1024, file);
+    let mapping = find_in(maps, device, inode, || {
+        areas += 1;
+        areas <= most
     });
     let address_space = mapping.map(|_| address_space);
-    Lookup { mapping, address_space, took: begun.elapsed() }
+    Lookup { mapping, address_space, areas }
 }
 
+/// Reads an area whenever `reads_next` returns true.
 fn find_in(
     mut maps: impl BufRead,
     device: Device,
     inode: u64,
-    is_late: impl Fn() -> bool,
+    mut reads_next: impl FnMut() -> bool,
 ) -> Option<ClientMapping> {
     let mut found: Option<ClientMapping> = None;
     let mut line = Vec::with_capacity(256);
-    for number in 1.. {
-        if number % LINES_A_LOOK == 0 && is_late() {
-            return None;
-        }
+    while reads_next() {
         line.clear();
         if maps.read_until(b'\n', &mut line).ok()? == 0 {
             return found;
@@ -79,7 +78,7 @@ fn find_in(
             (None, _) => {}
         }
     }
-    found
+    None
 }
 
 /// One line.
@@ -129,7 +128,7 @@ mod tests {
 ";
 
     fn find_sample(inode: u64) -> Option<ClientMapping> {
-        find_in(MAPS.as_bytes(), FUSE, inode, || false)
+        find_in(MAPS.as_bytes(), FUSE, inode, || true)
     }
 
     #[test]
@@ -149,11 +148,13 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_takes_too_long_is_abandoned() {
-        let long = "7f0000000000-7f0000001000 r--p 00000000 00:00 0\n".repeat(LINES_A_LOOK);
-        let text = [&long, MAPS].concat();
-        let find = |late| find_in(text.as_bytes(), FUSE, 4098, || late);
-        assert!(find(false).is_some() && find(true).is_none());
+    fn a_list_that_is_too_long_is_abandoned() {
+        // The mapping is the second area, and ends at the third.
+        let find = |most| {
+            let mut areas = 0..most;
+            find_in(MAPS.as_bytes(), FUSE, 4098, || areas.next().is_some())
+        };
+        assert!(find(2).is_none() && find(3).is_some());
     }
 
     #[test]

@@ -9,10 +9,11 @@
 //! requests in its place: it replies to READs and WRITEs (an invalidation waits for the write-back
 //! of a page that its client has modified), and keeps the others for the loop in their order.
 //!
-//! If an access to a client's memory lasts longer than it may, another thread takes the event loop
-//! over ([`crate::loop_threads`]).
+//! If an access to a client's memory is blocked then, it is charged to the client's owner; if it
+//! still is after [`LATE_AFTER`], another thread takes the event loop over
+//! ([`crate::loop_threads`]). An access that only waits for a CPU, or copies much, is not blocked.
 //!
-//! The cost of an announcement is four atomic stores, and one `timerfd_settime` each
+//! The cost of an announcement is three atomic stores, and one `timerfd_settime` each
 //! [`RESCUE_AFTER`] at most.
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -29,15 +30,19 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use crate::channel::{Blocking, Channel, Incoming, RequestBuffer, StoredRequest};
 use crate::error::Error;
 use crate::fixed;
-use crate::loop_threads::LoopThreads;
+use crate::loop_threads::{LoopThreads, SuspendedAccess};
 use crate::mapping::Truth;
 use crate::sync::lock;
 use crate::wire::reply::ReplyBuffer;
 use crate::wire::{Operation, Request};
 
-/// How long an announced call may last before the helper takes over. A call takes microseconds; ten
-/// milliseconds keep the helper asleep unless a call is blocked.
-const RESCUE_AFTER: Duration = Duration::from_millis(10);
+/// Interval at which the helper checks whether an announced call is blocked, while there are calls.
+/// The event loop serves no client during a blocked one.
+pub(crate) const RESCUE_AFTER: Duration = Duration::from_millis(2);
+/// An access that the helper finds blocked is late if it still is after this time.
+pub(crate) const LATE_AFTER: Duration = Duration::from_millis(1);
+/// Interval of the helper's checks during a blocked call.
+const RESCUE_INTERVAL: Duration = Duration::from_micros(500);
 /// Maximum number of texts that are open, and of their bytes: bounds the memory of logs that a
 /// client opens and does not close.
 const MAX_TEXTS: usize = 64;
@@ -57,9 +62,8 @@ struct Shared {
     inside: AtomicU32,
     /// Counter of announced calls; wraps around.
     calls: AtomicU32,
-    /// Longest duration of the announced call in nanoseconds, after which another thread takes the
-    /// event loop over; 0: none.
-    longest_ns: AtomicU32,
+    /// The last call whose access the helper has found blocked.
+    blocked_call: AtomicU32,
     /// Threads that can take the event loop over; `None`: it is no coroutine.
     loop_threads: Option<Arc<LoopThreads>>,
     /// The timer is armed.
@@ -95,11 +99,21 @@ pub(crate) struct Kept {
 }
 
 /// Guard of a call that may wait for a page of our own files.
-pub(crate) struct Inside<'a>(&'a AtomicU32);
+pub(crate) struct Inside<'a> {
+    shared: &'a Shared,
+    call: u32,
+}
+
+impl Inside<'_> {
+    /// The helper has found the access of this call blocked.
+    pub(crate) fn was_blocked(&self) -> bool {
+        self.shared.blocked_call.load(Relaxed) == self.call
+    }
+}
 
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
-        self.0.store(0, SeqCst);
+        self.shared.inside.store(0, SeqCst);
     }
 }
 
@@ -114,7 +128,7 @@ impl PageServer {
             channel,
             inside: AtomicU32::new(0),
             calls: AtomicU32::new(0),
-            longest_ns: AtomicU32::new(0),
+            blocked_call: AtomicU32::new(0),
             loop_threads: LoopThreads::of_this_loop(),
             armed: AtomicBool::new(false),
             stop: AtomicBool::new(false),
@@ -153,27 +167,23 @@ impl PageServer {
 
     /// Announces a call that may wait for a page of our own files.
     pub(crate) fn enter(&self) -> Inside<'_> {
-        self.announce(0, 0)
+        self.enter_access(0)
     }
 
-    /// Announces a call that accesses memory of `tid`'s process, for `longest` at the most.
-    pub(crate) fn enter_access(&self, tid: u32, longest: Duration) -> Inside<'_> {
-        self.announce(tid, u32::try_from(longest.as_nanos()).unwrap_or(u32::MAX))
-    }
-
-    fn announce(&self, tid: u32, longest_ns: u32) -> Inside<'_> {
+    /// Announces a call that accesses memory of `tid`'s process.
+    pub(crate) fn enter_access(&self, tid: u32) -> Inside<'_> {
         let shared = &*self.shared;
         // Only the event loop writes the counter, so no count is lost between the load and the
         // store.
-        shared.calls.store(shared.calls.load(Relaxed).wrapping_add(1), Relaxed);
-        shared.longest_ns.store(longest_ns, Relaxed);
+        let call = shared.calls.load(Relaxed).wrapping_add(1);
+        shared.calls.store(call, Relaxed);
         shared.inside.store(tid.max(1), SeqCst);
         // Either the helper has not read `armed` yet and will find us inside, or it has cleared
         // `armed` and we arm the timer again.
         if !shared.armed.swap(true, SeqCst) {
             shared.timer.expire_in(RESCUE_AFTER);
         }
-        Inside(&shared.inside)
+        Inside { shared, call }
     }
 
     /// Serves READs of `node` from `truth`.
@@ -271,6 +281,17 @@ impl Drop for PageServer {
     }
 }
 
+/// An access of the event loop, as the helper sees it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum AccessState {
+    /// There is none, or it makes progress.
+    Running,
+    /// Since this time.
+    Blocked(Instant),
+    /// Another thread has been started to run the event loop.
+    TakenOver,
+}
+
 impl Shared {
     /// Runs the helper thread.
     fn help(&self) {
@@ -295,7 +316,7 @@ impl Shared {
     fn rescue(&self, buffer: &mut RequestBuffer, reply: &mut ReplyBuffer) {
         let mut start = Instant::now();
         let (mut complained, mut call) = (false, self.calls.load(Relaxed));
-        let mut taken_over = false;
+        let mut access = AccessState::Running;
         loop {
             let tid = self.inside.load(SeqCst);
             if tid == 0 || self.stop.load(SeqCst) {
@@ -303,12 +324,9 @@ impl Shared {
             }
             let now_in = self.calls.load(Relaxed);
             if now_in != call {
-                (call, start, taken_over) = (now_in, Instant::now(), false);
+                (call, start, access) = (now_in, Instant::now(), AccessState::Running);
             }
-            let longest_ns = u128::from(self.longest_ns.load(Relaxed));
-            if !taken_over && longest_ns > 0 && start.elapsed().as_nanos() > longest_ns {
-                taken_over = self.take_over(call);
-            }
+            access = self.check_access(call, access);
             if !complained && start.elapsed() > COMPLAIN_AFTER {
                 complained = true;
                 tracing::warn!(
@@ -323,7 +341,8 @@ impl Shared {
                 Ok(Incoming::Request(len)) => self.rescue_request(backlog, buffer, len, reply),
                 Ok(Incoming::Nothing) => {
                     drop(backlog);
-                    let wait = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+                    let tv_nsec = RESCUE_INTERVAL.subsec_nanos().into();
+                    let wait = Timespec { tv_sec: 0, tv_nsec };
                     let mut fds = [PollFd::new(&self.channel, PollFlags::IN)];
                     let _ = rustix::event::poll(&mut fds, Some(&wait));
                 }
@@ -332,12 +351,27 @@ impl Shared {
         }
     }
 
-    /// Makes another thread take the event loop over, unless this call has ended.
-    fn take_over(&self, call: u32) -> bool {
-        let Some(threads) = &self.loop_threads else { return false };
-        let Some(access) = threads.suspended_access() else { return false };
+    /// Checks whether the access of this call is blocked, and makes another thread take the event
+    /// loop over if it is late.
+    fn check_access(&self, call: u32, state: AccessState) -> AccessState {
+        if state == AccessState::TakenOver {
+            return state;
+        }
+        let Some(threads) = &self.loop_threads else { return AccessState::Running };
+        let access = threads.suspended_access().filter(SuspendedAccess::is_blocked);
         // A later call would have been counted before its access.
-        self.calls.load(Relaxed) == call && threads.take_over(access).is_ok()
+        let Some(access) = access.filter(|_| self.calls.load(Relaxed) == call) else {
+            return AccessState::Running;
+        };
+        let since = match state {
+            AccessState::Blocked(since) => since,
+            _ => Instant::now(),
+        };
+        self.blocked_call.store(call, Relaxed);
+        if since.elapsed() >= LATE_AFTER && threads.take_over(access).is_ok() {
+            return AccessState::TakenOver;
+        }
+        AccessState::Blocked(since)
     }
 
     fn rescue_request(

@@ -130,7 +130,12 @@ impl<K: Copy + Ord> TokenBuckets<K> {
     /// Number of tokens that the key has; 0 in debt.
     pub fn tokens(&mut self, key: K, now_ns: u64) -> u64 {
         let burst = self.rate.burst;
-        self.used.get_mut(&key).map_or(burst, |bucket| bucket.tokens(now_ns))
+        let Some(bucket) = self.used.get_mut(&key) else { return burst };
+        let tokens = bucket.tokens(now_ns);
+        if tokens == burst {
+            self.used.remove(&key);
+        }
+        tokens
     }
 
     /// Returns whether no bucket is kept: all are full.

@@ -6,9 +6,10 @@ use std::thread;
 use std::time::Duration;
 
 use binder_client::{Client, Options};
-use binder_uapi::BinderWriteRead;
 use binder_uapi::command::BC_ENTER_LOOPER;
+use binder_uapi::{BinderTransactionData, BinderWriteRead, Command, Return, ReturnReader};
 use control::Uid;
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use rustix::process::{Signal, set_parent_process_death_signal};
 
 use crate::hung_mapping::{HungFile, LateContent, Server};
@@ -133,6 +134,100 @@ pub fn call_from_late_pages(device: &str, user: Uid, pages: usize, after: Durati
         }
     }
     Ok(())
+}
+
+/// Calls the context manager, which returns the parcel, `calls` times with a read buffer and
+/// `calls` times with a parcel in a page of a file that is read after `after`; `None`: never, and
+/// the pid of the accomplice is printed.
+pub fn call_with_late_parcels(
+    device: &str,
+    user: Uid,
+    calls: usize,
+    after: Option<Duration>,
+) -> Outcome {
+    let word = 0x1a7e_1a7e_u32;
+    let late = |after| Server::Late(LateContent { after, word });
+    let hung = HungFile::new(2 * calls * PAGE, after.map_or(Server::Accomplice, late))?;
+    if let Some(accomplice) = hung.accomplice {
+        println!("accomplice {accomplice}");
+    }
+    let parcels = hung.map(None)?;
+    // Replaced by anonymous memory for each call, and then by the file again.
+    let returns = hung.map(None)?;
+    become_user(user.0)?;
+    let client = Client::open(Path::new(device), &Options::default()).map_err(text)?;
+    println!("ready");
+    let prompt = [word; 2];
+    for call in 0..calls {
+        let read_buffer = returns + ((calls + call) * PAGE) as u64;
+        replace_by_anonymous(returns, 2 * calls * PAGE)?;
+        // The driver does not check the same read buffer again, so the second reply is taken before
+        // the buffer is found to be late.
+        call_manager(&client, prompt.as_ptr() as u64, read_buffer, word)?;
+        hung.map(Some(returns))?;
+        call_manager(&client, prompt.as_ptr() as u64, read_buffer, word)?;
+        call_manager(&client, parcels + (call * PAGE) as u64, read_buffer, word)?;
+    }
+    Ok(())
+}
+
+fn replace_by_anonymous(at: u64, len: usize) -> Outcome {
+    let at = std::ptr::with_exposed_provenance_mut(at as usize);
+    let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED);
+    // SAFETY: the place is a mapping of ours to which no reference exists.
+    unsafe { mmap_anonymous(at, len, access, flags) }.map(drop).map_err(text)
+}
+
+/// Sends two words at `data` to the context manager, and expects `word` twice as its reply.
+fn call_manager(client: &Client, data: u64, read_buffer: u64, word: u32) -> Outcome {
+    let data_size = 2 * size_of::<u32>() as u64;
+    let data = BinderTransactionData { buffer: data, data_size, ..Default::default() };
+    let mut reply = None;
+    let mut commands = vec![Command::Transaction { data, buffers_size: None }];
+    while reply.is_none() {
+        for value in write_read(client, &commands, read_buffer)? {
+            match value {
+                Return::Noop | Return::TransactionComplete | Return::SpawnLooper => {}
+                Return::Reply(data) => reply = Some(data),
+                other => return Err(format!("{other:?}")),
+            }
+        }
+        commands.clear();
+    }
+    let Some(BinderTransactionData { buffer, data_size: 8, .. }) = reply else {
+        return Err(format!("{reply:?}"));
+    };
+    let at = std::ptr::with_exposed_provenance::<[u32; 2]>(buffer as usize);
+    // SAFETY: eight bytes of the reply, which the driver has put into the client's mapping.
+    let words = unsafe { at.read_unaligned() };
+    if words != [word; 2] {
+        return Err(format!("{words:x?}"));
+    }
+    write_read(client, &[Command::FreeBuffer(buffer)], 0).map(drop)
+}
+
+/// Reads unless `read_buffer` is 0.
+fn write_read(
+    client: &Client,
+    commands: &[Command],
+    read_buffer: u64,
+) -> Result<Vec<Return>, String> {
+    const READ_SIZE: u64 = 256;
+    let mut bytes = Vec::new();
+    commands.iter().for_each(|command| command.write_to(&mut bytes));
+    let mut bwr = BinderWriteRead {
+        write_size: bytes.len() as u64,
+        write_buffer: bytes.as_ptr() as u64,
+        read_size: if read_buffer == 0 { 0 } else { READ_SIZE },
+        read_buffer,
+        ..Default::default()
+    };
+    // SAFETY: the read buffer is a mapping of at least that size, to which no reference exists.
+    unsafe { client.write_read(&mut bwr) }.map_err(text)?;
+    let at = std::ptr::with_exposed_provenance::<[u8; READ_SIZE as usize]>(read_buffer as usize);
+    // SAFETY: as above; without a read buffer nothing is read.
+    let read = if read_buffer == 0 { [0; READ_SIZE as usize] } else { unsafe { at.read() } };
+    ReturnReader::new(&read[..bwr.read_consumed as usize]).collect::<Result<_, _>>().map_err(text)
 }
 
 /// Makes calls with commands at this address, in an endless loop.

@@ -12,8 +12,9 @@ use crate::transaction::types::Sender;
 
 impl Driver {
     /// Reserves a buffer. `ESRCH`: the receiver has no mapping, or no longer has; `ENOSPC`: no
-    /// room, or no async space; also the errors of [`admit_message`](Self::admit_message). On an
-    /// error the caller keeps the local reference to the target.
+    /// room, or no async space; `ERESTART`: its memory is late; also the errors of
+    /// [`admit_message`](Self::admit_message). On an error the caller keeps the local reference to
+    /// the target.
     pub(crate) fn allocate_buffer<H: Host>(
         &mut self,
         host: &mut H,
@@ -21,7 +22,8 @@ impl Driver {
     ) -> Result<BufferId, Errno> {
         let process = &mut self.processes[request.process];
         if process.area.is_none() {
-            let mapping = host.mapping(request.process).ok_or(Errno::ESRCH)?;
+            let found = host.mapping(request.process);
+            let mapping = found.map_err(|fault| fault.errno(Errno::ESRCH))?.ok_or(Errno::ESRCH)?;
             process.area = Some(Box::new(ReceiveArea::new(mapping)));
         } else if !host.has_address_space(request.process) {
             return Err(Errno::ESRCH);

@@ -10,7 +10,7 @@ impl Driver {
     pub(crate) fn log_transaction(&mut self, sender: Sender, message: Message<'_>) {
         let Message { id, kind, data, .. } = message;
         let process = self.processes.get(sender.caller.process);
-        self.log.all.push(Entry {
+        let entry = Entry {
             id,
             kind,
             from_pid: process.map_or(0, |process| process.opener.pid),
@@ -23,7 +23,12 @@ impl Driver {
             data_size: data.data_size,
             offsets_size: data.offsets_size,
             refused: None,
-        });
+        };
+        match self.log.all.last() {
+            // It was sent before, and client memory was late.
+            Some(last) if last.id == id => *last = entry,
+            _ => self.log.all.push(entry),
+        }
     }
 
     /// The target of the transaction was found.

@@ -113,7 +113,8 @@ impl Driver {
             _ => &pieces[..],
         };
         if !is_read && !pieces.is_empty() {
-            host.read_parcel(sender.caller, pieces, bytes).map_err(|_| Errno::EFAULT)?;
+            let read = host.read_parcel(sender.caller, pieces, bytes);
+            read.map_err(|fault| fault.errno(Errno::EFAULT))?;
         }
         if !layout.offsets_size.is_multiple_of(8) || !extra_size.is_multiple_of(8) {
             return Err(Errno::EINVAL);

@@ -10,7 +10,7 @@ use binder_uapi::BinderTransactionData;
 use crate::buffer::types::Layout;
 use crate::driver::Driver;
 use crate::errno::Errno;
-use crate::host::{Host, Piece};
+use crate::host::{Fault, Host, Piece};
 use crate::limits::MAX_PREDICTED_BYTES;
 use crate::transaction::types::Sender;
 
@@ -67,8 +67,7 @@ impl LastParcel {
 
 impl Driver {
     /// Reads commands at `address` together with the parcel that the thread probably sends. False:
-    /// the commands were not read, and `EFAULT` is not certain. An error: the client's memory
-    /// cannot be accessed now.
+    /// the commands were not read. `ERESTART`: the client's memory is late.
     pub(crate) fn fetch_with_parcel<H: Host>(
         &mut self,
         host: &mut H,
@@ -96,14 +95,15 @@ impl Driver {
         ];
         let bytes = &mut self.scratch.parcel;
         bytes.resize(commands_at + commands.len(), 0);
-        let Ok(complete) = host.read_ahead(sender.caller, &pieces, bytes) else {
-            // The predicted ranges may be the reason: the next attempt does without.
-            self.threads[sender.thread].last_parcel = LastParcel::default();
-            return Err(Errno::EFAULT);
+        let complete = match host.read_ahead(sender.caller, &pieces, bytes) {
+            Err(Fault::Late) => {
+                // The predicted ranges may be the reason: the next attempt does without.
+                self.threads[sender.thread].last_parcel = LastParcel::default();
+                return Err(Errno::ERESTART);
+            }
+            Err(Fault::BadAddress) | Ok(0) => return Ok(false),
+            Ok(complete) => complete,
         };
-        if complete == 0 {
-            return Ok(false);
-        }
         commands.copy_from_slice(&bytes[commands_at..]);
         self.scratch.predicted = (complete == pieces.len()).then_some(place);
         Ok(true)

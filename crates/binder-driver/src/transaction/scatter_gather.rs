@@ -48,7 +48,8 @@ impl Gather {
         let start = self.next;
         let into = &mut parcel.bytes[start as usize..(start + object.length) as usize];
         if !into.is_empty() {
-            host.read(sender.caller, object.buffer, into).map_err(|_| Errno::EINVAL)?;
+            let read = host.read(sender.caller, object.buffer, into);
+            read.map_err(|fault| fault.errno(Errno::EINVAL))?;
         }
         // The extra space is padded to 8, so the next start cannot pass its end.
         self.next = start + object.length.next_multiple_of(8);

@@ -17,8 +17,14 @@ use crate::write_read::types::Work;
 
 impl Driver {
     /// `BC_TRANSACTION`, `BC_REPLY` and their scatter-gather forms. A failure is returned to the
-    /// sender by its next read, and to the waiting caller if it was a reply.
-    pub(crate) fn transact<H: Host>(&mut self, host: &mut H, sender: Sender, message: Message<'_>) {
+    /// sender by its next read, and to the waiting caller if it was a reply. `ERESTART`: client
+    /// memory is late, and the command has had no effect.
+    pub(crate) fn transact<H: Host>(
+        &mut self,
+        host: &mut H,
+        sender: Sender,
+        message: Message<'_>,
+    ) -> Result<(), Errno> {
         let Message { id, kind, data, .. } = message;
         self.set_extended_error(sender.thread, id, NO_ERROR, 0);
         self.log_transaction(sender, message);
@@ -27,18 +33,23 @@ impl Driver {
             Kind::Call | Kind::Oneway => self.call(host, sender, message),
         };
         if let Err(failure) = &sent {
+            if failure.is_restart() {
+                self.return_debug_id(id);
+                return Err(Errno::ERESTART);
+            }
             self.log_failure(Refusal { word: failure.word, errno: failure.param() });
         }
         if kind != Kind::Reply {
             self.note_sent(data);
         }
-        let Err(failure) = sent else { return };
+        let Err(failure) = sent else { return Ok(()) };
         let Failure { word, in_reply_to, .. } = failure;
         let param = failure.param();
         self.threads[sender.thread].return_error = true;
         let Some(call) = in_reply_to else {
             self.set_extended_error(sender.thread, id, word, param);
-            return self.push_thread_work(sender.thread, Work::ReturnError(word));
+            self.push_thread_work(sender.thread, Work::ReturnError(word));
+            return Ok(());
         };
         // For the replying thread the reply is complete; the caller gets the error.
         self.push_thread_work(sender.thread, Work::ReturnError(BR_TRANSACTION_COMPLETE));
@@ -48,6 +59,7 @@ impl Driver {
             self.set_extended_error(caller, id, word, param);
         }
         self.send_failed_reply(host, call, word);
+        Ok(())
     }
 
     fn call<H: Host>(
@@ -170,7 +182,11 @@ impl Driver {
         let process = self.threads[caller].process;
         let accepts_fds = self.transactions[call].flags & TF_ACCEPT_FDS != 0;
         let target = Target { process, node: None, thread: Some(caller), accepts_fds };
-        let buffer = self.fill_buffer(host, sender, target, message).map_err(failed)?;
+        let filled = self.fill_buffer(host, sender, target, message);
+        if filled.as_ref().is_err_and(Failure::is_restart) {
+            self.threads[sender.thread].stack = Some(call);
+        }
+        let buffer = filled.map_err(failed)?;
         let reply = self.new_transaction(sender, message, buffer);
         let answered = self.transactions[call].id;
         let bytes = message.data.data_size;

@@ -112,6 +112,11 @@ impl Failure {
         self.errno.map_or(0, |errno| -errno.code())
     }
 
+    /// The transaction had no effect and is sent again, as client memory is late.
+    pub fn is_restart(&self) -> bool {
+        self.errno == Some(Errno::ERESTART)
+    }
+
     pub fn dead(errno: Errno) -> Self {
         Self { word: BR_DEAD_REPLY, errno: Some(errno), in_reply_to: None }
     }

@@ -4,7 +4,7 @@ use binder_uapi::{BinderWriteRead, Command, CommandReader, StreamError};
 
 use crate::driver::Driver;
 use crate::errno::Errno;
-use crate::host::{Caller, Host};
+use crate::host::{Caller, Fault, Host};
 use crate::limits::{COMMAND_CHUNK, COMMAND_COST, OBJECT_COST, SLICE_COST, TRANSACTION_COST};
 use crate::objects::types::Strength;
 use crate::transaction::types::{Kind, Message, Sender};
@@ -43,8 +43,9 @@ impl Slice {
 }
 
 impl Driver {
-    /// Runs commands until they end, the slice is over, one is malformed, or one leaves an error
-    /// for the thread to read. `write_consumed` follows each command that was run.
+    /// Runs commands until they end, the slice is over, one is malformed, one leaves an error for
+    /// the thread to read, or client memory is late (`ERESTART`). `write_consumed` follows each
+    /// command that was run.
     pub(crate) fn run_commands<H: Host>(
         &mut self,
         host: &mut H,
@@ -97,9 +98,12 @@ impl Driver {
                     return Err(Errno::EINVAL);
                 }
             };
-            self.count_command(sender.caller.process, &chunk[at..]);
             slice.add(&command);
-            self.run_command(host, sender, command)?;
+            let run = self.run_command(host, sender, command);
+            if run != Err(Errno::ERESTART) {
+                self.count_command(sender.caller.process, &chunk[at..]);
+            }
+            run?;
             bwr.write_consumed = start + reader.consumed() as u64;
         }
         Ok(())
@@ -116,12 +120,12 @@ impl Driver {
             Command::Transaction { data, buffers_size } => {
                 let kind = Kind::of_transaction(data.flags);
                 let (id, extra_size) = (self.new_debug_id(), buffers_size.unwrap_or(0));
-                self.transact(host, sender, Message { id, kind, data: &data, extra_size });
+                self.transact(host, sender, Message { id, kind, data: &data, extra_size })?;
             }
             Command::Reply { data, buffers_size } => {
                 let (id, extra_size) = (self.new_debug_id(), buffers_size.unwrap_or(0));
                 let kind = Kind::Reply;
-                self.transact(host, sender, Message { id, kind, data: &data, extra_size });
+                self.transact(host, sender, Message { id, kind, data: &data, extra_size })?;
             }
             Command::FreeBuffer(address) => self.free_buffer(host, sender, address),
             Command::IncRefs(handle) => {
@@ -180,19 +184,23 @@ impl Driver {
         let address = bwr.write_buffer.wrapping_add(bwr.write_consumed);
         let whole = left.min(chunk.len() as u64) as usize;
         self.scratch.predicted = None;
-        if self.fetch_with_parcel(host, sender, address, &mut chunk[..whole])?
-            || host.read(caller, address, &mut chunk[..whole]).is_ok()
-        {
+        if self.fetch_with_parcel(host, sender, address, &mut chunk[..whole])? {
             return Ok(whole);
         }
+        match host.read(caller, address, &mut chunk[..whole]) {
+            Ok(()) => return Ok(whole),
+            Err(Fault::Late) => return Err(Errno::ERESTART),
+            Err(Fault::BadAddress) => {}
+        }
+        let errno = |fault: Fault| fault.errno(Errno::EFAULT);
         if whole < 4 {
             return Err(Errno::EFAULT);
         }
-        host.read(caller, address, &mut chunk[..4]).map_err(|_| Errno::EFAULT)?;
+        host.read(caller, address, &mut chunk[..4]).map_err(errno)?;
         // The size of the payload is in 14 bits of the word.
         let word = u32::from_ne_bytes([chunk[0], chunk[1], chunk[2], chunk[3]]);
         let len = (4 + (word >> 16 & 0x3fff) as usize).min(whole);
-        host.read(caller, address, &mut chunk[..len]).map_err(|_| Errno::EFAULT)?;
+        host.read(caller, address, &mut chunk[..len]).map_err(errno)?;
         Ok(len)
     }
 }

@@ -38,9 +38,13 @@ impl Driver {
             self.wake_for_process_work(caller.process);
         }
         if bwr.write_consumed < bwr.write_size {
-            if let Err(errno) = self.run_commands(host, Sender { caller, thread }, &mut bwr) {
-                bwr.read_consumed = 0;
-                return self.answer(thread, bwr, Err(errno));
+            match self.run_commands(host, Sender { caller, thread }, &mut bwr) {
+                Ok(()) => {}
+                Err(Errno::ERESTART) => return WriteRead::Late { bwr },
+                Err(errno) => {
+                    bwr.read_consumed = 0;
+                    return self.answer(thread, bwr, Err(errno));
+                }
             }
             if bwr.write_consumed < bwr.write_size && !self.threads[thread].return_error {
                 return WriteRead::Unfinished { bwr };
@@ -50,10 +54,11 @@ impl Driver {
             return self.answer(thread, bwr, Ok(()));
         }
         let request = ReadRequest { caller, thread, bwr };
-        if let Err(errno) = self.check_read_buffer(host, &request) {
-            return self.answer(thread, bwr, Err(errno));
+        match self.check_read_buffer(host, &request) {
+            Ok(()) => self.read(host, request, waiting),
+            Err(Errno::ERESTART) => WriteRead::Late { bwr },
+            Err(errno) => self.answer(thread, bwr, Err(errno)),
         }
-        self.read(host, request, waiting)
     }
 
     /// Finishes a parked read after [`Wake::Reader`](crate::Wake::Reader). The read may park again
@@ -78,7 +83,8 @@ impl Driver {
         if good || bwr.read_consumed != 0 || bwr.read_size < 4 {
             return Ok(());
         }
-        host.write(caller, bwr.read_buffer, BR_NOOP.as_bytes()).map_err(|_| Errno::EFAULT)?;
+        let written = host.write(caller, bwr.read_buffer, BR_NOOP.as_bytes());
+        written.map_err(|fault| fault.errno(Errno::EFAULT))?;
         self.threads[thread].good_read_buffer = Some(bwr.read_buffer);
         Ok(())
     }
@@ -206,10 +212,10 @@ impl Driver {
         if spawn && bwr.read_consumed == 0 && out.len() >= 4 {
             out[..4].copy_from_slice(BR_SPAWN_LOOPER.as_bytes());
         } else if spawn && bwr.read_size >= 4 {
-            written = host.write(caller, bwr.read_buffer, BR_SPAWN_LOOPER.as_bytes());
+            written = host.write_returns(caller, bwr.read_buffer, BR_SPAWN_LOOPER.as_bytes());
         }
         if written.is_ok() && !out.is_empty() {
-            written = host.write(caller, at, out);
+            written = host.write_returns(caller, at, out);
         }
         if written.is_err() {
             self.threads[thread].good_read_buffer = None;

@@ -48,6 +48,13 @@ pub enum WriteRead {
         /// The argument with the counts consumed so far.
         bwr: BinderWriteRead,
     },
+    /// Memory of a client is late: call [`Driver::write_read`] with this argument once it answers.
+    /// A signal ends the ioctl with `EINTR` and this argument instead.
+    Late {
+        /// The argument with the counts consumed so far. The command at `write_consumed` has had no
+        /// effect, and no work was taken.
+        bwr: BinderWriteRead,
+    },
     /// No work to read: keep the request and reply to it after a [`Wake::Reader`]
     /// ([`Driver::resume`]) or an interrupt, never otherwise.
     Parked,

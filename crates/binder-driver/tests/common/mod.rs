@@ -25,8 +25,12 @@ pub struct FakeHost {
     next_address: BTreeMap<ProcessId, u64>,
     /// Opens whose memory cannot be accessed.
     pub faulting: BTreeSet<ProcessId>,
-    /// Opens whose next read ahead is late.
+    /// Opens whose memory is late at the first access to each address in an ioctl.
     pub late: BTreeSet<ProcessId>,
+    /// The memory of all opens is late.
+    pub all_late: bool,
+    /// Addresses of accesses in this ioctl that were late.
+    answering: BTreeSet<(ProcessId, u64)>,
     /// Opens whose mappings cannot be written.
     pub unwritable: BTreeSet<ProcessId>,
     /// Processes whose address space has been replaced by execve.
@@ -57,13 +61,26 @@ pub struct FakeHost {
 impl FakeHost {
     fn find(&mut self, process: ProcessId, address: u64, len: usize) -> Result<&mut [u8], Fault> {
         if self.faulting.contains(&process) {
-            return Err(Fault);
+            return Err(Fault::BadAddress);
         }
         let regions = self.memory.range_mut((process, 0)..=(process, address));
-        let (&(owner, base), bytes) = regions.into_iter().next_back().ok_or(Fault)?;
+        let (&(owner, base), bytes) = regions.into_iter().next_back().ok_or(Fault::BadAddress)?;
         let start = (address - base) as usize;
-        let end = start.checked_add(len).ok_or(Fault)?;
-        if owner != process { Err(Fault) } else { bytes.get_mut(start..end).ok_or(Fault) }
+        let end = start.checked_add(len).ok_or(Fault::BadAddress)?;
+        if owner != process {
+            Err(Fault::BadAddress)
+        } else {
+            bytes.get_mut(start..end).ok_or(Fault::BadAddress)
+        }
+    }
+
+    fn be_late(&mut self, process: ProcessId, address: u64) -> Result<(), Fault> {
+        let may_be_late = self.all_late || self.late.contains(&process);
+        if may_be_late && self.answering.insert((process, address)) {
+            Err(Fault::Late)
+        } else {
+            Ok(())
+        }
     }
 
     fn count(&mut self, name: &'static str) {
@@ -74,6 +91,7 @@ impl FakeHost {
 impl ClientMemory for FakeHost {
     fn read(&mut self, from: Caller, address: u64, into: &mut [u8]) -> Result<(), Fault> {
         self.count("read");
+        self.be_late(from.process, address)?;
         into.copy_from_slice(self.find(from.process, address, into.len())?);
         Ok(())
     }
@@ -85,10 +103,10 @@ impl ClientMemory for FakeHost {
         into: &mut Vec<u8>,
     ) -> Result<usize, Fault> {
         self.count("read_ahead");
-        if self.late.remove(&from.process) {
+        if let Err(late) = self.be_late(from.process, pieces[0].address) {
             // A blocked access keeps the buffer.
             *into = Vec::new();
-            return Err(Fault);
+            return Err(late);
         }
         let mut read = 0;
         for piece in pieces {
@@ -108,6 +126,10 @@ impl ClientMemory for FakeHost {
         parcel: &mut Vec<u8>,
     ) -> Result<(), Fault> {
         self.count("read_parcel");
+        if let Err(late) = self.be_late(from.process, pieces[0].address) {
+            *parcel = Vec::new();
+            return Err(late);
+        }
         pieces.iter().try_for_each(|piece| {
             let found = self.find(from.process, piece.address, piece.len)?;
             parcel[piece.at..][..piece.len].copy_from_slice(found);
@@ -116,6 +138,11 @@ impl ClientMemory for FakeHost {
     }
 
     fn write(&mut self, to: Caller, address: u64, bytes: &[u8]) -> Result<(), Fault> {
+        self.be_late(to.process, address)?;
+        self.write_returns(to, address, bytes)
+    }
+
+    fn write_returns(&mut self, to: Caller, address: u64, bytes: &[u8]) -> Result<(), Fault> {
         self.count("write");
         self.find(to.process, address, bytes.len())?.copy_from_slice(bytes);
         Ok(())
@@ -123,10 +150,11 @@ impl ClientMemory for FakeHost {
 }
 
 impl Mappings for FakeHost {
-    fn mapping(&mut self, process: ProcessId) -> Option<Mapping> {
+    fn mapping(&mut self, process: ProcessId) -> Result<Option<Mapping>, Fault> {
         self.count("mapping");
-        let len = self.mappings.get(&process)?.len() as u64;
-        Some(Mapping { address: MAPPING_ADDRESS, len })
+        self.be_late(process, MAPPING_ADDRESS)?;
+        let mapping = self.mappings.get(&process);
+        Ok(mapping.map(|area| Mapping { address: MAPPING_ADDRESS, len: area.len() as u64 }))
     }
 
     fn has_address_space(&mut self, process: ProcessId) -> bool {
@@ -527,9 +555,10 @@ impl World {
     pub fn ioctl(&mut self, caller: Caller, bwr: BinderWriteRead, waiting: Waiting) -> Seen {
         self.greet(caller);
         let mut answer = self.driver.write_read(&mut self.host, caller, bwr, waiting);
-        while let WriteRead::Unfinished { bwr } = answer {
+        while let WriteRead::Unfinished { bwr } | WriteRead::Late { bwr } = answer {
             answer = self.driver.write_read(&mut self.host, caller, bwr, waiting);
         }
+        self.host.answering.clear();
         self.host
             .memory
             .retain(|&(process, address), _| process != caller.process || address >= READ_ADDRESS);
@@ -551,7 +580,9 @@ impl World {
         };
         let mut bytes = vec![0; bwr.read_consumed as usize];
         if !bytes.is_empty() && result.is_ok() {
-            self.host.read(caller, bwr.read_buffer, &mut bytes).unwrap();
+            let len = bytes.len();
+            let found = self.host.find(caller.process, bwr.read_buffer, len);
+            bytes.copy_from_slice(found.unwrap());
         } else {
             bytes.clear();
         }

@@ -25,11 +25,14 @@ const MANAGER: Option<FlatBinderObject> = Some(FlatBinderObject {
 /// ascending.
 pub const UPDATE_CODE: u32 = u32::MAX;
 
-/// How often the driver is replaced by one that is read back from its state.
+/// Events around the driver that must not change what clients receive.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Restarts {
-    Never,
-    EveryStep,
+pub enum Disturbance {
+    None,
+    /// At every step, the driver is replaced by one that is read back from its state.
+    Restarts,
+    /// Each access of an ioctl to a client's memory is late once.
+    LateMemory,
 }
 
 pub struct Simulation {
@@ -40,7 +43,7 @@ pub struct Simulation {
     /// Number of each return that was received.
     pub returns: BTreeMap<u32, u64>,
     random: Random,
-    restarts: Restarts,
+    disturbance: Disturbance,
     pub world: World,
     contexts: [ContextId; 2],
     clients: BTreeMap<ProcessId, Client>,
@@ -52,11 +55,12 @@ pub struct Simulation {
 }
 
 impl Simulation {
-    pub fn new(seed: u64, restarts: Restarts) -> Self {
+    pub fn new(seed: u64, disturbance: Disturbance) -> Self {
         let (mut world, first) = World::new();
         // The invariants are checked once a step.
         world.unchecked = true;
         world.fd_deliveries = Some(Vec::new());
+        world.host.all_late = disturbance == Disturbance::LateMemory;
         let contexts = [first, world.driver.add_context("hwbinder")];
         Self {
             step: 0,
@@ -64,7 +68,7 @@ impl Simulation {
             log: VecDeque::new(),
             returns: BTreeMap::new(),
             random: Random::new(seed),
-            restarts,
+            disturbance,
             world,
             contexts,
             clients: BTreeMap::new(),
@@ -115,12 +119,12 @@ impl Simulation {
 
     /// Checks the invariants, by a restart if there are any: wake-ups and deliveries are pending.
     fn check(&mut self) {
-        match self.restarts {
-            Restarts::Never => {
+        match self.disturbance {
+            Disturbance::None | Disturbance::LateMemory => {
                 let sound = self.world.driver.check_invariants();
                 sound.unwrap_or_else(|broken| panic!("{broken}"));
             }
-            Restarts::EveryStep => self.restart(),
+            Disturbance::Restarts => self.restart(),
         }
     }
 

@@ -17,7 +17,7 @@ mod random;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use actions::{Restarts, Simulation};
+use actions::{Disturbance, Simulation};
 use binder_driver::Driver;
 use binder_driver::state::{self, SavedDriver};
 use binder_uapi::returns::*;
@@ -42,8 +42,8 @@ impl Drop for Report<'_> {
 }
 
 /// Runs a seed; returns a digest of everything that its clients received, and of the logs.
-fn run(seed: u64, steps: u64, restarts: Restarts) -> u64 {
-    let mut simulation = Simulation::new(seed, restarts);
+fn run(seed: u64, steps: u64, disturbance: Disturbance) -> u64 {
+    let mut simulation = Simulation::new(seed, disturbance);
     let report = Report(&mut simulation, seed);
     for _ in 0..steps {
         report.0.step();
@@ -123,7 +123,7 @@ fn random_worlds_keep_every_invariant_and_end_empty() {
     let (runs, steps) = if steps > 100_000 { (steps / 100_000, 100_000) } else { (1, steps) };
     let runs = runs * setting("HEADROOM_SEEDS", 1);
     for done in 0..runs {
-        let digest = run(seed + done, steps, Restarts::Never);
+        let digest = run(seed + done, steps, Disturbance::None);
         if runs < 100 || done % 10_000 == 9_999 {
             println!(
                 "seed {}: {steps} steps, digest {digest:016x}; {} done",
@@ -136,7 +136,7 @@ fn random_worlds_keep_every_invariant_and_end_empty() {
 
 #[test]
 fn a_seed_replays_exactly() {
-    let run = |seed| run(seed, 1_500, Restarts::Never);
+    let run = |seed| run(seed, 1_500, Disturbance::None);
     assert_eq!(run(7), run(7));
     assert_ne!(run(7), run(8));
 }
@@ -148,7 +148,7 @@ fn states_of_released_formats_are_read() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/states");
     let current = folder.join(state::VERSION.to_string());
     if std::env::var_os("HEADROOM_WRITE_STATE").is_some() {
-        let mut simulation = Simulation::new(4, Restarts::Never);
+        let mut simulation = Simulation::new(4, Disturbance::None);
         (0..400).for_each(|_| simulation.step());
         let written = state::write(&SavedDriver::new(&simulation.world.driver)).unwrap();
         std::fs::write(&current, written).unwrap();
@@ -166,7 +166,16 @@ fn states_of_released_formats_are_read() {
 fn a_restart_at_every_step_changes_no_transcript() {
     let (seed, steps) = (setting("HEADROOM_SEED", 4), setting("HEADROOM_STEPS", 500));
     for seed in seed..seed + setting("HEADROOM_SEEDS", 3) {
-        let expected = run(seed, steps, Restarts::Never);
-        assert_eq!(run(seed, steps, Restarts::EveryStep), expected, "seed {seed}");
+        let expected = run(seed, steps, Disturbance::None);
+        assert_eq!(run(seed, steps, Disturbance::Restarts), expected, "seed {seed}");
+    }
+}
+
+#[test]
+fn late_memory_at_every_access_changes_no_transcript() {
+    let (seed, steps) = (setting("HEADROOM_SEED", 4), setting("HEADROOM_STEPS", 2_000));
+    for seed in seed..seed + setting("HEADROOM_SEEDS", 3) {
+        let expected = run(seed, steps, Disturbance::None);
+        assert_eq!(run(seed, steps, Disturbance::LateMemory), expected, "seed {seed}");
     }
 }

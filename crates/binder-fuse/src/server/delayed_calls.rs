@@ -2,7 +2,8 @@
 //! used up its time.
 //!
 //! With the kernel's driver, such a call waits for the page in the caller's own system call. Here
-//! it waits until the late access has returned, and until its owner has time again.
+//! it waits until the late access has returned, until another thread has touched its memory if its
+//! owner has little time left, and until the owner has time again if it has none.
 //!
 //! Owners take turns in being checked, so that one with thousands of delayed calls neither occupies
 //! the event loop nor delays the calls of another one that are ready.
@@ -15,9 +16,11 @@ use headroom_linux::timer::Timer;
 
 use super::Server;
 use super::request_queue::{Due, RequestQueue, Requester, Slice};
+use crate::access_limits::Start;
+use crate::memory_touch;
 
-/// How often delayed calls are checked. Each waits for an access that is late by ten times as much,
-/// or for a budget that is refilled in seconds.
+/// How often delayed calls are checked, besides after each access that has returned: an owner's
+/// budget is refilled in seconds.
 const CHECK_EVERY: Duration = Duration::from_millis(25);
 /// Number of calls that are checked at once: a bound on the work of one event.
 const CHECKS: usize = 256;
@@ -64,19 +67,42 @@ impl Server {
         self.delayed.insert(Requester::of(open), call);
     }
 
-    /// The timer fired: queues the calls that may be started now.
+    /// Late accesses have returned.
+    pub(super) fn serve_returned_accesses(&mut self) {
+        if let Some(threads) = &self.loop_threads {
+            threads.clear_returned();
+        }
+        self.finish_late_returns();
+        self.serve_delayed_calls();
+        self.serve_wakes();
+    }
+
+    /// Queues the calls that may be started now.
     pub(super) fn serve_delayed_calls(&mut self) {
         self.delayed.timer.take_expiry();
         for _ in 0..self.delayed.calls.len().min(CHECKS) {
             let Some(Due::Slice(call)) = self.delayed.calls.pop() else { break };
-            if self.host.may_start_call(call.request.caller) {
-                self.queue_slice(call);
-            } else {
-                self.delay_call(call);
+            match self.host.start_of_call(call.request.caller) {
+                Start::Now => self.queue_slice(call),
+                Start::Touched if call.is_touched => self.queue_slice(call),
+                Start::Touched => self.touch_and_delay(call),
+                Start::Later => self.delay_call(call),
             }
         }
         if self.delayed.calls.is_empty() {
             self.delayed.timer.disarm();
         }
+    }
+
+    /// Starts a thread that touches the call's memory; the call waits until it has returned.
+    pub(super) fn touch_and_delay(&mut self, call: Slice) {
+        let caller = call.request.caller;
+        let threads = self.loop_threads.as_ref();
+        let started = threads.map(|threads| memory_touch::start(threads, caller.tid, call.bwr));
+        if let Some(Ok(access)) = started {
+            self.host.note_touch(caller, access);
+        }
+        // Without a thread, its next access may be late.
+        self.delay_call(Slice { is_touched: true, ..call });
     }
 }

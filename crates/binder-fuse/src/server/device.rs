@@ -12,6 +12,7 @@ use owners::{Owner, Uid};
 use zerocopy::IntoBytes;
 
 use super::{Due, OPENER, PendingIoctl, Requester, Server, Slice, THREAD};
+use crate::access_limits::Start;
 use crate::calls::Calls;
 use crate::files::CallStop;
 use crate::host::{Open, OpenKey, OpenerState};
@@ -305,6 +306,9 @@ impl Server {
         if let Some(call) = self.delayed.withdraw(unique) {
             return self.interrupt_queued(unique, call);
         }
+        if let Some(late) = self.late_returns.take(unique) {
+            return self.fail_returns(late);
+        }
         match self.interrupt_fd_delivery(unique) {
             Some(sent) => sent,
             None => {
@@ -370,7 +374,11 @@ impl Server {
         match answer {
             WriteRead::Done { bwr, result } => self.finish(request, &bwr, result),
             WriteRead::Unfinished { bwr } => {
-                self.queue_slice(Slice { request, bwr });
+                self.queue_slice(Slice::new(request, bwr));
+                Ok(())
+            }
+            WriteRead::Late { bwr } => {
+                self.delay_call(Slice::new(request, bwr));
                 Ok(())
             }
             WriteRead::Parked => {
@@ -394,7 +402,7 @@ impl Server {
     fn interrupt_queued(&mut self, unique: u64, withdrawn: Due) -> io::Result<()> {
         match withdrawn {
             Due::Request(_) => self.channel.send(self.reply.error(unique, libc::EINTR)),
-            Due::Slice(Slice { request, bwr }) => {
+            Due::Slice(Slice { request, bwr, .. }) => {
                 if let Some(open) = self.host.opens.get_mut(request.key) {
                     open.calls.take(request.caller.tid);
                 }
@@ -409,31 +417,38 @@ impl Server {
         request: PendingIoctl,
         bwr: BinderWriteRead,
     ) -> io::Result<()> {
-        if !self.host.may_start_call(request.caller) {
-            self.delay_call(Slice { request, bwr });
-            return Ok(());
+        match self.host.start_of_call(request.caller) {
+            Start::Now => return self.run_now(request, bwr),
+            Start::Touched => self.touch_and_delay(Slice::new(request, bwr)),
+            Start::Later => self.delay_call(Slice::new(request, bwr)),
         }
+        Ok(())
+    }
+
+    pub(super) fn run_now(
+        &mut self,
+        request: PendingIoctl,
+        bwr: BinderWriteRead,
+    ) -> io::Result<()> {
         let Some(open) = self.host.opens.get(request.key) else { return Ok(()) };
         let waiting = if open.nonblock { Waiting::Refused } else { Waiting::Allowed };
         let answer = self.driver.write_read(&mut self.host, request.caller, bwr, waiting);
-        let read_failed = self.host.take_read_failed();
-        match answer {
-            // The commands could not be read in time. None of those that are left has been run.
-            WriteRead::Done { bwr, result: Err(Errno::EFAULT) } if read_failed => {
-                self.delay_call(Slice { request, bwr });
-                Ok(())
-            }
-            answer => self.answer_read(request, answer),
-        }
+        self.answer_read(request, answer)
     }
 
     /// Replies to a BINDER_WRITE_READ: the argument is returned whatever the result is.
-    fn finish(
+    pub(super) fn finish(
         &mut self,
         request: PendingIoctl,
         bwr: &BinderWriteRead,
         result: Result<(), Errno>,
     ) -> io::Result<()> {
+        if let Some(access) = self.host.take_late_returns()
+            && result.is_ok()
+        {
+            self.await_returns(request, *bwr, access);
+            return Ok(());
+        }
         let result = result.map_or_else(|errno| -errno.code(), |()| 0);
         self.chain.wake(request.caller.tid);
         if !self.host.closes.is_empty() && self.answer_and_close(request, result, bwr) {
@@ -493,8 +508,11 @@ impl Server {
         if self.host.is_unlimited() {
             return false;
         }
-        let caller = self.parked_request(process, tid).map(|request| request.caller);
-        if caller.is_none_or(|caller| self.host.may_start_call(caller)) {
+        let Some(PendingIoctl { caller, .. }) = self.parked_request(process, tid) else {
+            return false;
+        };
+        let start = self.host.start_of_call(caller);
+        if start == Start::Now {
             return false;
         }
         let bwr = match self.driver.interrupt(process, tid) {
@@ -504,7 +522,10 @@ impl Server {
             Interrupt::NotParked => return false,
         };
         if let Some(request) = self.host.key_of(process).and_then(|key| self.unpark(key, tid)) {
-            self.delay_call(Slice { request, bwr });
+            match start {
+                Start::Touched => self.touch_and_delay(Slice::new(request, bwr)),
+                Start::Now | Start::Later => self.delay_call(Slice::new(request, bwr)),
+            }
         }
         true
     }

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 
-use binder_driver::{Caller, Errno, ProcessId, WriteRead};
+use binder_driver::{Caller, ClientMemory, Errno, Fault, ProcessId, WriteRead};
 use binder_uapi::BinderWriteRead;
 use ioctl_trap::{HeldCalls, Listener};
 use zerocopy::IntoBytes;
@@ -281,6 +281,20 @@ impl Server {
         tracing::debug!("thread {tid} cannot receive files: {error}");
     }
 
+    /// Writes the argument of an ioctl whose reply was sent. An error: it or the returns are late,
+    /// and the thread is stopped, so it cannot wait. The worker that has stopped it has just used
+    /// the read buffer, so that is unlikely.
+    fn write_argument(
+        &mut self,
+        request: &PendingIoctl,
+        bwr: &BinderWriteRead,
+    ) -> Result<(), Fault> {
+        if self.host.take_late_returns().is_some() {
+            return Err(Fault::Late);
+        }
+        self.host.write(request.caller, request.argument, bwr.as_bytes())
+    }
+
     /// Resumes a stopped reader. `answer` is `None` if the reader has to read again.
     fn complete_fd_delivery(
         &mut self,
@@ -291,7 +305,7 @@ impl Server {
         let tid = request.caller.tid;
         let result = match answer {
             Some(WriteRead::Done { bwr, result }) => {
-                let written = self.host.write_to(request.caller, request.argument, bwr.as_bytes());
+                let written = self.write_argument(request, &bwr);
                 let result = written.map_err(|_| Errno::EFAULT).and(result);
                 Some(result.map_or_else(|errno| -errno.code(), |()| 0))
             }

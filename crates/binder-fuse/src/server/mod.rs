@@ -11,6 +11,7 @@ mod handshake;
 mod held_memory;
 mod hold_timer;
 mod ioctl;
+mod late_returns;
 mod logs;
 mod low_latency;
 mod pressure;
@@ -44,6 +45,7 @@ use crate::error::Error;
 use crate::fixed::Logs;
 use crate::guardian::Guardian;
 use crate::host::{ClientHost, OpenKey};
+use crate::loop_threads::LoopThreads;
 use crate::mapping::{MappingChoice, MappingKind};
 use crate::mount::{Mount, MountNamespace};
 use crate::nonblock::NonblockLookups;
@@ -80,6 +82,7 @@ const NONBLOCK_LOOKUPS: u64 = 5;
 const HOLD_TIMER: u64 = 6;
 const DELAYED_CALLS: u64 = 7;
 const LOW_LATENCY_TIMER: u64 = 8;
+const RETURNED_ACCESSES: u64 = 9;
 const EXTERNAL: u64 = 1 << 32;
 const THREAD: u64 = 2 << 32;
 const OPENER: u64 = 3 << 32;
@@ -198,6 +201,9 @@ pub struct Server {
     low_latency: Option<low_latency::LowLatency>,
     queue: RequestQueue,
     delayed: delayed_calls::DelayedCalls,
+    late_returns: late_returns::LateReturns,
+    /// `None`: the program does not run by [`serve`](crate::serve).
+    loop_threads: Option<Arc<LoopThreads>>,
     /// Turns in a row that read one request only.
     single_turns: u32,
     reply: ReplyBuffer,
@@ -349,6 +355,8 @@ impl Server {
             queue: RequestQueue::new(),
             delayed: delayed_calls::DelayedCalls::new()
                 .map_err(Error::io("cannot make a timer"))?,
+            late_returns: late_returns::LateReturns::default(),
+            loop_threads: LoopThreads::of_this_loop(),
             single_turns: 0,
             reply: ReplyBuffer::default(),
             buffer: Some(RequestBuffer::new()),
@@ -370,6 +378,9 @@ impl Server {
         server.watch(server.threads.timer(), THREAD_TIMER)?;
         server.watch(server.freezes.timer(), FREEZE_TIMER)?;
         server.watch(server.delayed.timer(), DELAYED_CALLS)?;
+        if let Some(threads) = &server.loop_threads {
+            server.watch(threads.returned(), RETURNED_ACCESSES)?;
+        }
         server.watch(server.nonblock.signal(), NONBLOCK_LOOKUPS)?;
         server.watch_edges(server.hold_timer.fd(), HOLD_TIMER)?;
         if let Some(low_latency) = &server.low_latency {
@@ -501,6 +512,7 @@ impl Server {
                 (_, FD_DELIVERIES) => self.serve_fd_deliveries(),
                 (_, FREEZE_TIMER) => self.serve_freeze_timeouts(),
                 (_, DELAYED_CALLS) => self.serve_delayed_calls(),
+                (_, RETURNED_ACCESSES) => self.serve_returned_accesses(),
                 (_, NONBLOCK_LOOKUPS) => self.end_nonblocking_reads(),
                 (_, HOLD_TIMER) => self.end_hold_timer(),
                 (_, LOW_LATENCY_TIMER) => {
@@ -627,12 +639,14 @@ impl Server {
         }
     }
 
-    /// Runs the next slice of a long BINDER_WRITE_READ.
-    fn serve_slice(&mut self, Slice { request, bwr }: Slice) {
+    /// Runs the next slice of a long BINDER_WRITE_READ, or one that was delayed.
+    fn serve_slice(&mut self, Slice { request, bwr, is_touched }: Slice) {
         if let Some(open) = self.host.opens.get_mut(request.key) {
             open.calls.take(request.caller.tid);
         }
-        if let Err(error) = self.run_write_read(request, bwr) {
+        let served =
+            if is_touched { self.run_now(request, bwr) } else { self.run_write_read(request, bwr) };
+        if let Err(error) = served {
             let unique = request.unique;
             tracing::warn!("request {unique}: the kernel does not take the answer: {error}");
         }

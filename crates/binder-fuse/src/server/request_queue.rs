@@ -50,6 +50,14 @@ pub(super) enum Due {
 pub(super) struct Slice {
     pub(super) request: PendingIoctl,
     pub(super) bwr: BinderWriteRead,
+    /// Its memory has been touched since it was delayed.
+    pub(super) is_touched: bool,
+}
+
+impl Slice {
+    pub(super) fn new(request: PendingIoctl, bwr: BinderWriteRead) -> Self {
+        Self { request, bwr, is_touched: false }
+    }
 }
 
 enum Item {
@@ -139,7 +147,7 @@ mod tests {
             unique,
             argument: 0,
         };
-        Due::Slice(Slice { request, bwr: BinderWriteRead::default() })
+        Due::Slice(Slice::new(request, BinderWriteRead::default()))
     }
 
     #[test]

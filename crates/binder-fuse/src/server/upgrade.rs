@@ -151,7 +151,7 @@ impl Server {
         self.serve_backlog();
         self.serve_queue();
         self.serve_fd_deliveries();
-        self.serve_delayed_calls();
+        self.serve_returned_accesses();
         let obstacle = self.obstacle();
         if obstacle.is_some() {
             return obstacle;
@@ -169,7 +169,7 @@ impl Server {
             Some(Obstacle::Calls)
         } else if !self.fd_deliveries.is_idle() {
             Some(Obstacle::FdDeliveries)
-        } else if !self.delayed.is_empty() {
+        } else if !self.delayed.is_empty() || !self.late_returns.is_empty() {
             Some(Obstacle::DelayedCalls)
         } else if let Some(owner) = self.host.owner_of_blocked_access() {
             Some(Obstacle::BlockedAccess(owner))

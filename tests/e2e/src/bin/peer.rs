@@ -99,6 +99,11 @@ fn act(device: &str, words: &[&str]) -> Outcome {
             let (pages, after) = (number(pages)? as usize, Duration::from_millis(number(ms)?));
             late_clients::call_from_late_pages(device, user(uid)?, pages, after)
         }
+        ["late-parcels", uid, calls, ms] => {
+            let after = Some(Duration::from_millis(number(ms)?));
+            late_clients::call_with_late_parcels(device, user(uid)?, number(calls)? as usize, after)
+        }
+        ["hung-returns", uid] => late_clients::call_with_late_parcels(device, user(uid)?, 1, None),
         ["late-clients", uid, areas, uids] => {
             let (areas, uids) = (number(areas)? as usize, number(uids)? as usize);
             late_clients::run(device, user(uid)?, areas, uids)

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use e2e::attacker::ATTACKER;
+use e2e::attacker::{ATTACKER, INNOCENT};
 use e2e::{Bus, Peer, wait};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -13,6 +13,8 @@ use crate::innocent::Innocent;
 crate::attacks! {
     areas_that_never_answer_in_many_uids_of_one_owner_cost_a_bounded_number_of_threads
     calls_with_memory_that_answers_late_are_delayed_and_succeed
+    calls_with_late_parcels_and_read_buffers_succeed
+    a_client_whose_read_buffer_never_answers_can_be_killed
 }
 
 const AREAS: &str = "64";
@@ -96,4 +98,46 @@ fn calls_with_memory_that_answers_late_are_delayed_and_succeed(bus: &Bus) {
     late.wait_for_success();
     assert!(bus.log().contains("its memory does not answer"), "{}", bus.log());
     assert_eq!(loop_threads(bus), 1, "{}", wait::describe(bus.pid()));
+}
+
+/// A context manager that returns the parcels of calls.
+fn echo_service(bus: &Bus, device: &str) -> Peer {
+    let program = Path::new(env!("CARGO_BIN_EXE_peer"));
+    let words = ["as", &INNOCENT.to_string(), "manager", "1"];
+    let service = Peer::start_on(bus, program, device, &words);
+    service.expect("ready");
+    service
+}
+
+fn calls_with_late_parcels_and_read_buffers_succeed(bus: &Bus) {
+    let innocent = Innocent::new(bus);
+    let _service = echo_service(bus, "binder");
+    let program = Path::new(env!("CARGO_BIN_EXE_peer"));
+    // More late accesses than the owner's budget allows without touching memory before a call.
+    let words = ["late-parcels", &ATTACKER.to_string(), "6", "100"];
+    let mut late = Peer::start_on(bus, program, "binder", &words);
+    late.expect("ready");
+    innocent.makes_calls(300);
+    late.wait_for_success();
+    innocent.newcomer_makes_calls(bus);
+    assert!(bus.log().contains("its memory does not answer"), "{}", bus.log());
+    assert_eq!(loop_threads(bus), 1, "{}", wait::describe(bus.pid()));
+}
+
+fn a_client_whose_read_buffer_never_answers_can_be_killed(bus: &Bus) {
+    let innocent = Innocent::new(bus);
+    let _service = echo_service(bus, "binder");
+    let program = Path::new(env!("CARGO_BIN_EXE_peer"));
+    let words = ["hung-returns", &ATTACKER.to_string()];
+    let mut late = Peer::start_on(bus, program, "binder", &words);
+    let accomplice = pids(&late, "accomplice ")[0];
+    late.expect("ready");
+    let blocked = || (loop_threads(bus) > 0).then_some(());
+    assert!(wait::until(PATIENCE, blocked).is_some(), "{}", wait::describe(bus.pid()));
+    innocent.makes_calls(100);
+    late.kill();
+    innocent.makes_calls(100);
+    kill(accomplice);
+    let settled = wait::until(PATIENCE, || (loop_threads(bus) == 1).then_some(()));
+    assert!(settled.is_some(), "{}", wait::describe(bus.pid()));
 }
