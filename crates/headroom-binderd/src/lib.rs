@@ -30,7 +30,8 @@ use headroom_daemon::signals::Signal;
 use tracing_subscriber::EnvFilter;
 
 use crate::listeners::Listeners;
-use crate::upgrade::{Completion, Resumed, Scope, UpgradeRequests};
+use crate::run_folder::Scope;
+use crate::upgrade::{Completion, Resumed, UpgradeRequests};
 
 /// Tokens of event sources in the server's event loop.
 const SIGNALS: u32 = 0;
@@ -271,7 +272,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
         .context("cannot block SIGINT and SIGTERM")?;
     let config = configuration(args);
     let mut daemon = Daemon::start(args, &config)?;
-    let scope = if args.session { Scope::OwnUser } else { Scope::AllUsers };
+    let scope = if args.session { Scope::User } else { Scope::System };
     let mut upgrades = UpgradeRequests::new(scope);
     let (life_signs, unheard) = life_signs::LifeSigns::for_manager();
     let (memory, lacking) = pressure::Pressure::watch(args.low_memory, life_signs.interval())

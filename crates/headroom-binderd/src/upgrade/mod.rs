@@ -26,18 +26,11 @@ use serde::{Deserialize, Serialize};
 
 use self::program::Program;
 use crate::listeners::Listeners;
+use crate::run_folder::Scope;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Output of `--check-state`: the exit status alone may be that of a program that ignores options.
 const VERIFIED: &str = "verified";
-
-/// Users that a daemon serves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scope {
-    AllUsers,
-    /// The user that runs it (`--session`).
-    OwnUser,
-}
 
 /// A request that was accepted.
 pub struct UpgradeRequest {
@@ -66,7 +59,7 @@ impl UpgradeRequests {
         program: Option<&Path>,
     ) -> Answer<Reply> {
         let own = Uid(rustix::process::geteuid().as_raw());
-        let user = (self.scope == Scope::OwnUser).then_some(own);
+        let user = (self.scope == Scope::User).then_some(own);
         // The uid 0 of a container is not that of the machine.
         let is_root = peer.is_root() && peer.owner.is_root();
         if !is_root && user != Some(peer.uid) {
@@ -191,8 +184,8 @@ fn try_upgrade(
         listeners: listeners.map(KeptFd::of),
     };
     let mut paused = server.pause()?;
-    let server = paused.state();
-    let state = DaemonState { from: VERSION.to_owned(), paused_ns, descriptors, server };
+    let from = VERSION.to_owned();
+    let state = DaemonState { from, paused_ns, descriptors, server: paused.state() };
     let bytes = state::write(&state)?;
     let mut kept = state.descriptors();
     drop(state);
