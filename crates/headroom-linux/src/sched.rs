@@ -81,6 +81,19 @@ pub fn leave_realtime(nice: i32) {
     let _ = set(nice).or_else(|_| set(0));
 }
 
+/// Gives the session of this process precedence over other sessions, if it leads the session. With
+/// autogroups (sched(7)) nice values count within a session only. Without them this has no effect.
+pub fn raise_own_session(nice: i32) -> io::Result<()> {
+    let stat = std::fs::read_to_string("/proc/self/stat")?;
+    // The name may contain spaces; the state, the parent, the group and the session follow it.
+    let fields = stat.rsplit_once(") ").map(|(_, fields)| fields.split(' '));
+    let session = fields.and_then(|mut fields| fields.nth(3)).and_then(|text| text.parse().ok());
+    if session != Some(std::process::id()) {
+        return Ok(());
+    }
+    std::fs::write("/proc/self/autogroup", nice.to_string())
+}
+
 fn last_errno() -> Errno {
     Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)
 }

@@ -3,6 +3,7 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -48,7 +49,11 @@ impl Daemon {
             if config.contains("[machine]") { "" } else { "[machine]\nenabled = false\n" };
         fs::write(at("oomd.toml"), format!("{config}\n{machine}"))?;
         let log = File::create(at("log"))?;
-        let child = Command::new(program("headroom-oomd")?)
+        let mut command = Command::new(program("headroom-oomd")?);
+        // As a service manager does: it leads a session.
+        // SAFETY: between fork and exec only a system call is made.
+        unsafe { command.pre_exec(|| Ok(rustix::process::setsid().map(drop)?)) };
+        let child = command
             .arg("--config")
             .arg(at("oomd.toml"))
             .arg("--socket")

@@ -113,6 +113,9 @@ impl Work {
         // A kill may depend on a measurement, but the measurement is not part of the kill. Readers
         // inherit the priority.
         headroom_linux::sched::leave_realtime(NICE);
+        if let Err(error) = headroom_linux::sched::raise_own_session(NICE) {
+            tracing::debug!("/proc/self/autogroup: {error}; measurements take longer on busy CPUs");
+        }
         let mut measurer = Measurer::new();
         loop {
             match self.queue.recv_timeout(LOOK) {
