@@ -407,7 +407,8 @@ impl Measurer {
         other_bytes + self.unmapped_bytes(files, members)
     }
 
-    /// The size of these files, bytes, less the part that the account's processes have mapped.
+    /// The size of these files, bytes, less the part that the account's processes have mapped. What
+    /// a process has mapped since it was listed is not in its shared memory, and is not subtracted.
     fn unmapped_bytes(&mut self, mut files: BTreeMap<FileId, u64>, members: &[Member]) -> u64 {
         if files.is_empty() {
             return 0;
@@ -417,9 +418,12 @@ impl Measurer {
             let question = Question::Mapped(member.id.pid, Arc::clone(&ids));
             let answer = self.reader.read(question);
             let Some(Answer::Mapped(mapped)) = answer else { continue };
+            let mut listed_bytes = member.shmem_bytes;
             for (id, mapped) in mapped {
                 if let Some(bytes) = files.get_mut(&id) {
-                    *bytes = bytes.saturating_sub(mapped);
+                    let counted = mapped.min(listed_bytes).min(*bytes);
+                    *bytes -= counted;
+                    listed_bytes -= counted;
                 }
             }
         }
@@ -453,7 +457,37 @@ fn share(rollup: &SmapsRollup, count: Count) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use rustix::fs::MemfdFlags;
+    use rustix::mm::{MapFlags, ProtFlags, mmap};
+
     use super::*;
+
+    #[test]
+    fn memory_mapped_since_its_process_was_listed_is_not_subtracted() {
+        const MIB: u64 = 1 << 20;
+        let memfd = rustix::fs::memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&memfd, 4 * MIB).unwrap();
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+        let flags = flags | MapFlags::POPULATE;
+        // SAFETY: a new mapping, which this test does not access.
+        unsafe { mmap(std::ptr::null_mut(), 4 << 20, protection, flags, &memfd, 0) }.unwrap();
+        let stat = rustix::fs::fstat(&memfd).unwrap();
+        let file = FileId { device: stat.st_dev, inode: stat.st_ino };
+        let held = [Held { file: Some(file), bytes: 4 * MIB }];
+        let listed_with = |shmem_bytes| Member {
+            id: ProcessId { pid: std::process::id(), start_time: 0 },
+            uid: Uid(0),
+            charged_bytes: shmem_bytes,
+            shmem_bytes,
+            page_table_bytes: 0,
+        };
+        let held_bytes = |shmem_bytes| {
+            Measurer::new().held_bytes(&held, Count::default(), &[listed_with(shmem_bytes)])
+        };
+        assert_eq!(held_bytes(0), 4 * MIB);
+        assert_eq!(held_bytes(MIB), 3 * MIB);
+        assert_eq!(held_bytes(4 * MIB), 0);
+    }
 
     #[test]
     fn a_share_includes_the_counted_kinds_only() {
