@@ -12,8 +12,9 @@ def application(environ, start_response):
         with open("grower", "w") as file:
             file.write(str(os.getpid()))
         blocks = []
-        for _ in range(150):
-            blocks.append(b"x" * (2 << 20))
+        # More than the workers take when they exit: each writes to all objects of the interpreter then.
+        for _ in range(300):
+            blocks.append(b"x" * (4 << 20))
             time.sleep(0.005)
         time.sleep(1)
     start = int(environ["QUERY_STRING"] or 0)
