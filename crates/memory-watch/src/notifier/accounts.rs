@@ -112,8 +112,8 @@ impl Strays {
         round: u32,
         slots: impl Iterator<Item = (u32, &'s Slot)>,
         used_spaces: impl FnOnce() -> Result<HashSet<u64>, NotifierError>,
-        result: &mut Reconciled,
-    ) -> Result<(), NotifierError> {
+    ) -> Result<Reconciled, NotifierError> {
+        let mut result = Reconciled::default();
         let slots: HashMap<u32, &Slot> = slots.collect();
         let mut all = read_all(accounts)?;
         let charged = |account: &Account| {
@@ -134,7 +134,7 @@ impl Strays {
             let used = used_spaces()?;
             let gone = |mm: &u64, stray: &mut Stray| overdue(stray) && !used.contains(mm);
             for (mm, _) in self.unused.extract_if(gone) {
-                drop_account(accounts, mm, &slots, result);
+                drop_account(accounts, mm, &slots, &mut result);
                 all.remove(&mm);
             }
         }
@@ -142,11 +142,11 @@ impl Strays {
         for account in all.values() {
             *sums.entry(account.slot()).or_default() += charged(account);
         }
-        result.accounts += all.len() as u64;
+        result.accounts = all.len() as u64;
         for (index, slot) in slots {
-            self.correct_sum(index, slot, sums.get(&index).copied().unwrap_or(0), result);
+            self.correct_sum(index, slot, sums.get(&index).copied().unwrap_or(0), &mut result);
         }
-        Ok(())
+        Ok(result)
     }
 
     fn correct_sum(&mut self, index: u32, slot: &Slot, sum: i64, result: &mut Reconciled) {

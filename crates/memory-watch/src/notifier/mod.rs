@@ -461,13 +461,18 @@ impl Watch for Notifier {
         if self.index_of.is_empty() {
             return Ok(Reconciled::default());
         }
-        let (mut result, round) = self.charge_all()?;
+        let (charged, round) = self.charge_all()?;
         let accounts = map(&self.object, "accounts")?;
         let slot = |index: &u32| self.slots.get(*index).map(|slot| (*index, slot));
         let slots = self.index_of.values().filter_map(slot);
         let used = || scan::used_spaces(&self.object, &accounts, &mut self.buffer.borrow_mut());
-        self.strays.sweep(&accounts, round, slots, used, &mut result)?;
-        Ok(result)
+        let swept = self.strays.sweep(&accounts, round, slots, used)?;
+        Ok(Reconciled {
+            accounts: swept.accounts,
+            dropped: swept.dropped,
+            drift_pages: charged.drift_pages + swept.drift_pages,
+            ..charged
+        })
     }
 }
 
