@@ -6,7 +6,8 @@
 //! limit, actual usage is measured separately, and the difference corrects the sum until the next
 //! measurement. Invariants:
 //! * an account within its limit by a fresh measurement loses no process;
-//! * pages that may be shared count in full when no measurement comes within [`PATIENCE_MS`];
+//! * pages that may be shared count in full when no measurement is made within [`PATIENCE_MS`], or
+//!   [`RUNNING_PATIENCE_MS`] while one is running;
 //! * measurements take [`CPU_PERCENT`] of one CPU at most, unless that made them older than
 //!   [`OLDEST_MS`].
 
@@ -28,8 +29,11 @@ pub const CPU_PERCENT: u64 = 5;
 /// CPU time for one measurement on which no kill depends, milliseconds: [`CPU_PERCENT`] of
 /// [`RENEW_MS`].
 pub const READ_MS: u64 = RENEW_MS * CPU_PERCENT / 100;
-/// Maximum time that a kill waits for a measurement, milliseconds.
+/// Maximum time that a kill waits for a measurement to be made, milliseconds.
 pub const PATIENCE_MS: u64 = 1_000;
+/// Maximum time that a kill waits while a measurement is running, milliseconds. It does not wait
+/// for locks that users hold, but for a CPU where far more programs are runnable.
+pub const RUNNING_PATIENCE_MS: u64 = 3_000;
 /// The sum is raised only by more than this fraction of the soft limit. Page tables of ordinary
 /// programs are far smaller (a 512th of their memory), and for these the kill in the page fault
 /// stays exact.
@@ -279,6 +283,12 @@ impl State {
         }
     }
 
+    /// Maximum time that a kill waits now, nanoseconds.
+    fn patience_ns(&self) -> u64 {
+        let ms = if self.running.is_some() { RUNNING_PATIENCE_MS } else { PATIENCE_MS };
+        ms * NS_PER_MS
+    }
+
     /// Earliest begin of the next measurement, nanoseconds. The first one may begin at once.
     fn next_ns(&self, awaited: Awaited, now_ns: u64) -> u64 {
         self.ended_ns.map_or(now_ns, |ended_ns| ended_ns + pause_ns(self.cost_ns, awaited))
@@ -439,14 +449,14 @@ impl Measurements {
             state.due_ns = state.next_ns(Awaited::Yes, now_ns);
         }
         let since_ns = *state.waiting_ns.get_or_insert(now_ns);
-        now_ns.saturating_sub(since_ns) >= PATIENCE_MS * NS_PER_MS
+        now_ns.saturating_sub(since_ns) >= state.patience_ns()
     }
 
     /// Time when [`begin`](Self::begin) is to be called even without an event, nanoseconds.
     pub fn next_deadline_ns(&self) -> Option<u64> {
         let due = |state: &State| match (state.running, state.waiting_ns) {
             // The end of the measurement wakes the caller; this is the maximum wait for it.
-            (Some(_), Some(since_ns)) => Some(since_ns + PATIENCE_MS * NS_PER_MS),
+            (Some(_), Some(since_ns)) => Some(since_ns + state.patience_ns()),
             (Some(_), None) => None,
             (None, _) => Some(state.due_ns),
         };

@@ -1,6 +1,6 @@
 //! Measurements of an account against a model of its actual usage and of the sum of its processes.
 
-use memory_ledger::measurement::{OLDEST_MS, PATIENCE_MS};
+use memory_ledger::measurement::{OLDEST_MS, PATIENCE_MS, RUNNING_PATIENCE_MS};
 use memory_ledger::{
     AccountId, ControllerUse, Count, Demand, GroupId, Limit, Measurement, Measurements, Need,
     Order, Sum, SumState, SumUpdates, Uid, UsageSource, Victims, controller_use,
@@ -216,8 +216,8 @@ proptest! {
         let sum = world.sum();
         prop_assert!(!world.measurements.may_kill(ACCOUNT, sum, limit(), world.now_ns));
         let deadline = world.measurements.next_deadline_ns();
-        prop_assert_eq!(deadline, Some(world.now_ns + PATIENCE_MS * MS));
-        world.play(&Step::Stall(PATIENCE_MS));
+        prop_assert_eq!(deadline, Some(world.now_ns + RUNNING_PATIENCE_MS * MS));
+        world.play(&Step::Stall(RUNNING_PATIENCE_MS));
         prop_assert!(world.measurements.may_kill(ACCOUNT, sum, limit(), world.now_ns));
     }
 }
