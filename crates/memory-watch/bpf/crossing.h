@@ -33,6 +33,7 @@ struct cause {
 	bool own;         /* the current task changed its own mm */
 	bool may_kill;    /* false while a scan corrects accounts */
 	bool certain;     /* no other address space has the added pages */
+	s64 unconfirmed;  /* of the slot, before its correction was read */
 };
 
 struct kill {
@@ -205,11 +206,16 @@ static __always_inline bool kill_unarmed(struct slot *slot, struct cause *cause,
 	       !kill_current(current, KILLED_UNARMED_SELF, kill);
 }
 
-/* The part of these pages that is certainly in use now. */
-static __always_inline s64 certain(struct slot *slot, s64 live)
+/*
+ * The part of these pages that is certainly in use now. The daemon may have corrected the slot since the pages were read:
+ * the larger number of unconfirmed pages belongs to them or is too large.
+ */
+static __always_inline s64 certain(struct slot *slot, struct cause *cause, s64 live)
 {
 	s64 correction = LOAD(slot->correction), unconfirmed = LOAD(slot->unconfirmed);
 
+	if (unconfirmed < cause->unconfirmed)
+		unconfirmed = cause->unconfirmed;
 	return live - (correction > 0 ? correction : 0) - (unconfirmed > 0 ? unconfirmed : 0);
 }
 
@@ -233,7 +239,7 @@ static __always_inline void hard_crossing(struct slot *slot, struct cause *cause
 	bool stale = false, killed = false;
 	u32 armed_index;
 
-	if (certain(slot, live) <= (s64)LOAD(slot->hard_pages) && !is_left_alone()) {
+	if (certain(slot, cause, live) <= (s64)LOAD(slot->hard_pages) && !is_left_alone()) {
 		cause->may_kill = false;
 		if (LOAD(slot->reported))
 			return;
@@ -289,6 +295,7 @@ __noinline int settle(struct slot *slot, struct cause *cause, s64 delta)
 		slot->dying_pages = cause->mm_pages;
 	if (delta > 0 && !cause->certain)
 		__sync_fetch_and_add(&slot->unconfirmed, delta);
+	cause->unconfirmed = LOAD(slot->unconfirmed);
 	live = pages - LOAD(slot->dying_pages);
 	correction = LOAD(slot->correction);
 	/* Without a daemon that measures again, a negative correction does not count above the hard limit. */
