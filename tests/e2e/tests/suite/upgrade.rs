@@ -82,6 +82,8 @@ fn upgrade_repeatedly(bus: &Bus, count: usize) {
         silent_peer(bus, &["caller", "service", &u64::MAX.to_string(), &seed.to_string()])
     });
     let callers: Vec<Peer> = callers.collect();
+    // Each one has opened the device by now: the number of opens is compared below.
+    callers.iter().for_each(expect_progress);
     let client = open(bus);
     let mut session = Session::new(&client);
     session.enter_looper().unwrap();
