@@ -79,9 +79,9 @@ fn a_call_with_memory_that_never_answers_waits_until_it_is_killed(bus: &Bus) {
         ("hung-mapping", "data"),
         ("hung-mapping", "returns"),
     ] {
-        let mut silent = peer(bus, &[what, part]);
         let warnings = |log: String| log.matches("its memory does not answer").count();
         let before = warnings(bus.log());
+        let mut silent = peer(bus, &[what, part]);
         let late = wait::until(wait::PATIENCE, || (warnings(bus.log()) > before).then_some(()));
         assert!(late.is_some(), "{what} {part}");
         others_go_on(bus);
