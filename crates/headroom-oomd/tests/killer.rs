@@ -19,7 +19,7 @@ use headroom_oomd::leases::Leases;
 use headroom_oomd::oom::{OomManager, OomManagerBuilder, control as oom_control};
 use headroom_oomd::shrink::Shrinker;
 use memory_ledger::{
-    AccountId, Floors, Limit, ProcessId, RateLimit, Requester, Source, Thresholds, Uid,
+    AccountId, Comm, Floors, Limit, ProcessId, RateLimit, Requester, Source, Thresholds, Uid,
 };
 use memory_watch::{
     Backend, Charge, Charged, Event, Killed, NotifierError, Precision, ProcessSample, Reconciled,
@@ -309,6 +309,7 @@ fn a_kill_by_the_notifier_is_followed_and_put_on_record() {
     let killed = Killed {
         id: sample.id(),
         uid: sample.uid,
+        comm: Comm::new(&sample.comm),
         pages: 402,
         by: memory_watch::KilledBy::UnarmedSelf,
     };
@@ -323,6 +324,24 @@ fn a_kill_by_the_notifier_is_followed_and_put_on_record() {
     bench.until("its memory is back", |bench| bench.state().releases == 1);
     assert_eq!(bench.processes[0].signal(), None);
     assert_eq!(bench.oom.records().kills(), 1);
+}
+
+#[test]
+fn a_victim_of_the_notifier_that_is_gone_is_recorded_with_its_name() {
+    let Some(mut bench) = Bench::new(&[600, 401]) else { return };
+    bench.cross_soft(960);
+    bench.processes[1].0.kill().unwrap();
+    let gone = bench.state().samples.remove(1);
+    let killed = Killed {
+        id: gone.id(),
+        uid: gone.uid,
+        comm: Comm::new(b"exited"),
+        pages: 402,
+        by: memory_watch::KilledBy::UnarmedSelf,
+    };
+    bench.cross_hard(1001, Some(killed));
+    let victim = bench.oom.records().get(1).unwrap().victim.clone().unwrap();
+    assert_eq!((victim.pid, victim.comm.as_str()), (gone.tgid, "exited"));
 }
 
 #[test]

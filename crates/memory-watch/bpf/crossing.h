@@ -43,6 +43,7 @@ struct kill {
 	u64 start_ns;
 	u64 mm;
 	s64 pages;
+	char comm[16]; /* of the process's leader */
 };
 
 static __always_inline bool report_event(struct slot *slot, u32 kind, s64 pages, struct kill *kill, bool stale)
@@ -63,6 +64,10 @@ static __always_inline bool report_event(struct slot *slot, u32 kind, s64 pages,
 	event->killed_pages = kill ? kill->pages : 0;
 	event->stale = stale;
 	event->killed_uid = kill ? kill->uid : 0;
+	if (kill)
+		__builtin_memcpy(event->killed_comm, kill->comm, sizeof(event->killed_comm));
+	else
+		__builtin_memset(event->killed_comm, 0, sizeof(event->killed_comm));
 	bpf_ringbuf_submit(event, BPF_RB_FORCE_WAKEUP);
 	return true;
 }
@@ -121,16 +126,23 @@ static __always_inline bool is_shared(struct task_struct *task)
 	       !is_left_alone();
 }
 
+/* Notes the process of a task that is to be killed. */
+static __always_inline void note_victim(struct kill *kill, struct task_struct *task, u32 by)
+{
+	kill->by = by;
+	kill->tgid = BPF_CORE_READ(task, tgid);
+	kill->uid = probed_uid_of(task);
+	kill->start_ns = BPF_CORE_READ(task, group_leader, start_boottime);
+	kill->mm = (u64)BPF_CORE_READ(task, mm);
+	BPF_CORE_READ_INTO(&kill->comm, task, group_leader, comm);
+}
+
 /* Kills the current task's process. */
 static __always_inline long kill_current(struct task_struct *current, u32 by, struct kill *kill)
 {
 	if (is_shared(current))
 		return -1;
-	kill->by = by;
-	kill->tgid = BPF_CORE_READ(current, tgid);
-	kill->uid = probed_uid_of(current);
-	kill->start_ns = BPF_CORE_READ(current, group_leader, start_boottime);
-	kill->mm = (u64)BPF_CORE_READ(current, mm);
+	note_victim(kill, current, by);
 	return bpf_send_signal(SIGKILL);
 }
 
@@ -141,11 +153,7 @@ static __always_inline int signal_other(struct task_struct *task, u32 by, struct
 {
 	if (is_shared(task))
 		return OTHER_REFUSED;
-	kill->by = by;
-	kill->tgid = BPF_CORE_READ(task, tgid);
-	kill->uid = probed_uid_of(task);
-	kill->start_ns = BPF_CORE_READ(task, start_boottime);
-	kill->mm = (u64)BPF_CORE_READ(task, mm);
+	note_victim(kill, task, by);
 	return bpf_send_signal_task(task, SIGKILL, PIDTYPE_TGID, 0) ? OTHER_REFUSED : OTHER_KILLED;
 }
 

@@ -62,7 +62,7 @@ struct {
 	__type(value, struct scan);
 } scans SEC(".maps");
 
-/* Crossings are rare (hysteresis, `reported`, latch): 8 pages hold 400. The daemon maps them twice. */
+/* Crossings are rare (hysteresis, `reported`, latch): 8 pages hold 370. The daemon maps them twice. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 32 * 1024);

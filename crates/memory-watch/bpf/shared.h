@@ -87,6 +87,7 @@ struct event {
 	u64 killed_pages;
 	u32 stale;
 	u32 killed_uid;
+	char killed_comm[16]; /* the daemon may read the event when the process is gone */
 };
 
 /* One process, as the snapshot iterator writes it. */

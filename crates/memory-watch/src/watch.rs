@@ -11,7 +11,7 @@
 use std::collections::HashSet;
 use std::os::fd::BorrowedFd;
 
-use memory_ledger::{AccountId, Count, ProcessId, Uid};
+use memory_ledger::{AccountId, Comm, Count, ProcessId, Uid};
 
 use crate::error::NotifierError;
 
@@ -124,6 +124,8 @@ pub struct Killed {
     pub id: ProcessId,
     /// Its real uid.
     pub uid: Uid,
+    /// Its name at the kill.
+    pub comm: Comm,
     /// Pages charged to it at the kill.
     pub pages: u64,
     /// How the signal was delivered.

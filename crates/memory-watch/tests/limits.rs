@@ -5,7 +5,7 @@ mod support;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use memory_ledger::{ProcessId, Uid};
+use memory_ledger::{Comm, ProcessId, Uid};
 use memory_watch::{
     Correction, Event, Killed, KilledBy, Notifier, ProcessSample, SlotLimit, UnarmedKills, Watch,
 };
@@ -136,6 +136,7 @@ fn the_largest_process_dies_in_its_own_fault_without_an_armed_victim() {
     // The first page above the limit; a fault that maps several pages at once would map this many.
     assert!((64 * MIB + 1..64 * MIB + 17 + fault_batch()).contains(&pages), "at {pages} pages");
     assert!(killed.pages > 50 * MIB, "{killed:?}");
+    assert_eq!(killed.comm, Comm::new(b"memory-hog"));
     assert!(large.was_killed() && small.is_alive());
 }
 

@@ -300,10 +300,10 @@ fn scope(account: AccountId, state: &SharedState) -> Scope<'_> {
 
 /// Reconstructs the choice of the kernel program, as far as the victim is still visible.
 fn reconstruct(account: AccountId, killed: Killed, state: &mut SharedState) -> Choice {
-    let id = killed.id;
+    let Killed { id, uid, comm, .. } = killed;
     state.refresh_processes();
     let known = state.snapshot.processes().iter().find(|process| process.id == id).copied();
-    let gone = Process { id, uid: killed.uid, account, exiting: true, ..Process::default() };
+    let gone = Process { id, uid, account, comm, exiting: true, ..Process::default() };
     let victim = known.unwrap_or(gone);
     state.snapshot.retain(|process| process.id != id);
     let next = match state.accounts.ledger().account(account) {

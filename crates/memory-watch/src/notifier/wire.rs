@@ -7,7 +7,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64};
 
-use memory_ledger::{AccountId, CgroupId, Count, GroupId, ProcessId, Uid};
+use memory_ledger::{AccountId, CgroupId, Comm, Count, GroupId, ProcessId, Uid};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::watch::{Event, Killed, KilledBy, ProcessSample};
@@ -182,6 +182,7 @@ pub struct WireEvent {
     killed_pages: u64,
     stale: u32,
     killed_uid: u32,
+    killed_comm: [u8; 16],
 }
 
 impl WireEvent {
@@ -200,6 +201,7 @@ impl WireEvent {
         let killed = by.map(|by| Killed {
             id: ProcessId { pid: self.killed_tgid, start_time: self.killed_start_ns },
             uid: Uid(self.killed_uid),
+            comm: Comm::new(&self.killed_comm),
             pages: self.killed_pages,
             by,
         });
