@@ -25,6 +25,16 @@ static __always_inline bool is_left_alone(void)
 	return (s64)(bpf_ktime_get_ns() - beat_ns) > SILENCE_NS;
 }
 
+/* From now on mms whose events changed nothing are looked up again. */
+static __always_inline void count_change(void)
+{
+	u32 zero = 0;
+	struct scan *scan = bpf_map_lookup_elem(&scans, &zero);
+
+	if (scan)
+		__sync_fetch_and_add(&scan->changes, 1);
+}
+
 /* The cause of a change of an account. */
 struct cause {
 	u64 mm;           /* the address space that changed */
@@ -315,6 +325,7 @@ __noinline int settle(struct slot *slot, struct cause *cause, s64 delta)
 	if (live >= (s64)LOAD(slot->soft_pages)) {
 		if (LOAD(slot->zone) == ZONE_FAR &&
 		    __sync_val_compare_and_swap(&slot->zone, ZONE_FAR, ZONE_NEAR) == ZONE_FAR) {
+			count_change();
 			__sync_fetch_and_add(&slot->soft_crossings, 1);
 			if (!report_event(slot, EVENT_SOFT_CROSSED, live, NULL, false))
 				slot->zone = ZONE_FAR;

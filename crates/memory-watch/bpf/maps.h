@@ -62,6 +62,26 @@ struct {
 	__type(value, struct scan);
 } scans SEC(".maps");
 
+/*
+ * The last mm on each CPU with an event that changed no account, the batched parts of its counters then, and
+ * scan.changes. On a kernel with preemptible programs two tasks can mix their values; each mm's next batch ends that.
+ */
+struct unchanged {
+	u64 mm;
+	u64 changes;
+	s64 batched[MM_MEMBERS];
+};
+
+/* The batched part is not known. */
+#define NO_COUNT ((s64)1 << 62)
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct unchanged);
+} unchanged SEC(".maps");
+
 /* Crossings are rare (hysteresis, `reported`, latch): 8 pages hold 370. The daemon maps them twice. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);

@@ -25,6 +25,29 @@ static __always_inline bool find_payer(struct mm_struct *mm, struct payer *payer
 	return true;
 }
 
+/*
+ * Of 32 events 31 change only a CPU's own part of a counter. Far from the soft limit they change no account, and nor do
+ * those of a process without a limit: until the batched part, or a limit, changes, the owner of the mm and its account
+ * are not searched again.
+ */
+static __always_inline bool is_unchanged(struct unchanged *last, u64 mm, u64 changes, u32 member,
+					 s64 batched)
+{
+	return last->mm == mm && last->changes == changes && last->batched[member] == batched;
+}
+
+static __always_inline void note_unchanged(struct unchanged *last, u64 mm, u64 changes, u32 member,
+					   s64 batched)
+{
+	if (last->mm != mm || last->changes != changes) {
+		last->mm = mm;
+		last->changes = changes;
+		for (u32 m = 0; m < MM_MEMBERS; m++)
+			last->batched[m] = NO_COUNT;
+	}
+	last->batched[member] = batched;
+}
+
 SEC("tp_btf/rss_stat")
 int BPF_PROG(on_rss_stat, struct mm_struct *mm, int changed)
 {
@@ -33,8 +56,11 @@ int BPF_PROG(on_rss_stat, struct mm_struct *mm, int changed)
 	struct account *account;
 	struct slot *slot;
 	struct payer payer = {};
-	u32 member = changed;
+	u32 member = changed, zero = 0;
+	struct unchanged *last;
 	s64 batched, delta;
+	struct scan *scan;
+	u64 changes;
 	bool owned;
 
 	if (member >= MM_MEMBERS)
@@ -43,14 +69,26 @@ int BPF_PROG(on_rss_stat, struct mm_struct *mm, int changed)
 	barrier_var(member);
 	member &= MM_MEMBERS - 1;
 	cause.own = (u64)current->mm == cause.mm && !(current->flags & PF_KTHREAD);
+	scan = bpf_map_lookup_elem(&scans, &zero);
+	last = bpf_map_lookup_elem(&unchanged, &zero);
+	if (!scan || !last)
+		return 0;
+	/* Before anything that it invalidates is read. */
+	changes = LOAD(scan->changes);
+	batched = batched_count(mm, member);
+	if (cause.own && is_unchanged(last, cause.mm, changes, member, batched))
+		return 0;
 	owned = find_payer(mm, &payer);
 	if (!owned && cause.own) {
 		payer = payer_of(current);
 		owned = true;
 	}
 	/* The common case, where few users have a limit. An account that it has from before, with another uid, is left to a scan. */
-	if (owned && !may_have_limit(&payer))
+	if (owned && !may_have_limit(&payer)) {
+		if (cause.own)
+			note_unchanged(last, cause.mm, changes, member, batched);
 		return 0;
+	}
 	account = account_of(cause.mm);
 	if (!owned) {
 		if (!account)
@@ -58,8 +96,12 @@ int BPF_PROG(on_rss_stat, struct mm_struct *mm, int changed)
 		payer.uid = account->owner >> 32;
 	}
 	if (!account) {
+		enum first_sight sight = TABLE_FULL;
+
 		if (cause.own || mm->mm_users.counter > 0)
-			first_sight(mm, &payer, cause.own ? current->tgid : 0, &cause);
+			sight = first_sight(mm, &payer, cause.own ? current->tgid : 0, &cause);
+		if (cause.own && sight == NOT_LIMITED)
+			note_unchanged(last, cause.mm, changes, member, batched);
 		return 0;
 	}
 	if ((u32)(account->owner >> 32) != payer.uid && !change_owner(account, mm, &payer, &cause))
@@ -68,8 +110,8 @@ int BPF_PROG(on_rss_stat, struct mm_struct *mm, int changed)
 	if (!slot)
 		return 0;
 
-	batched = batched_count(mm, member);
 	if (cause.own && LOAD(slot->zone) == ZONE_FAR && !LOAD(slot->exact)) {
+		note_unchanged(last, cause.mm, changes, member, batched);
 		if (batched == LOAD(account->seen[member]))
 			return 0;
 		delta = follow_batches(account, batched, member);
@@ -249,7 +291,8 @@ int used_spaces(struct bpf_iter__bpf_map_elem *ctx)
 	mm = (void *)address;
 	if (BPF_CORE_READ(mm, mm_users.counter) <= 0)
 		return 0;
-	if (probed_anon(mm) == account->seen[MM_ANON] && probed_shmem(mm) == account->seen[MM_SHMEM])
+	if (PROBED_COUNT(mm, MM_ANON) == account->seen[MM_ANON] &&
+	    PROBED_COUNT(mm, MM_SHMEM) == account->seen[MM_SHMEM])
 		bpf_seq_write(ctx->meta->seq, &address, sizeof(address));
 	return 0;
 }

@@ -65,22 +65,13 @@ static __always_inline s64 batched_count(struct mm_struct *mm, u32 member)
 	}
 }
 
-/* As batched_count, for an address that may not be an mm any more. */
-static __always_inline s64 probed_anon(struct mm_struct *mm)
-{
-	if (flat_counters())
-		return flat_count(mm, MM_ANON);
-	barrier_var(mm);
-	return BPF_CORE_READ(mm, rss_stat[MM_ANON].count);
-}
-
-static __always_inline s64 probed_shmem(struct mm_struct *mm)
-{
-	if (flat_counters())
-		return flat_count(mm, MM_SHMEM);
-	barrier_var(mm);
-	return BPF_CORE_READ(mm, rss_stat[MM_SHMEM].count);
-}
+/* As batched_count, for an address that may not be an mm any more. A macro: CO-RE requires a constant index. */
+#define PROBED_COUNT(mm, member) ({ \
+	struct mm_struct *probed_mm = (mm); \
+	barrier_var(probed_mm); \
+	flat_counters() ? flat_count(probed_mm, member) \
+			: BPF_CORE_READ(probed_mm, rss_stat[member].count); \
+})
 
 static __always_inline const void *percpu_base(struct mm_struct *mm, u32 member)
 {

@@ -116,6 +116,7 @@ struct scan {
 	u64 drift_pages;
 	u64 uncounted; /* address spaces of limited users that found the table of accounts full */
 	u64 beat_ns; /* the daemon's last heartbeat, CLOCK_MONOTONIC */
+	u64 changes; /* of limits, and soft crossings */
 };
 
 /*

@@ -488,6 +488,8 @@ impl Notifier {
         scan.uncounted.store(0, Relaxed);
         let mark = self.marked.is_none_or(|at| at.elapsed() >= MARK_INTERVAL);
         scan.mark.store(mark.into(), Relaxed);
+        // Limits, users and precision may have changed since the last scan.
+        scan.changes.fetch_add(1, Release);
         scan.round.store(round, Release);
         scan::reconcile(&self.object, &mut self.buffer.borrow_mut())?;
         if mark {

@@ -152,6 +152,7 @@ pub struct Scan {
     pub drift_pages: AtomicU64,
     pub uncounted: AtomicU64,
     pub beat_ns: AtomicU64,
+    pub changes: AtomicU64,
 }
 
 /// `struct uid_filter`, shared like [`Slot`].
