@@ -57,7 +57,8 @@ struct Arguments {
     #[arg(long)]
     config: Option<PathBuf>,
     /// Control socket of a headroom-binderd that releases idle memory before a kill (repeatable)
-    #[arg(long, value_name = "PATH", default_value = BINDERD_SOCKET)]
+    /// [default: /run/headroom/binderd.sock; none with another --socket]
+    #[arg(long, value_name = "PATH")]
     reclaimer: Vec<PathBuf>,
     /// Result of `headroom oom margin --save`; may be missing
     #[arg(long, default_value = MARGIN_FILE)]
@@ -95,9 +96,21 @@ impl Arguments {
     /// The directory as given, or else the default. A daemon with another control socket than the
     /// default one has no default directories.
     fn folder(&self, given: Option<&PathBuf>, default: &str) -> Option<PathBuf> {
-        let own = self.socket != Path::new(OOMD_SOCKET);
-        let folder = given.cloned().or((!own).then(|| default.into()));
+        let folder = given.cloned().or((!self.has_own_socket()).then(|| default.into()));
         folder.filter(|folder| folder != Path::new("none"))
+    }
+
+    fn has_own_socket(&self) -> bool {
+        self.socket != Path::new(OOMD_SOCKET)
+    }
+
+    /// The daemons that release idle memory. A daemon with another control socket does not make
+    /// the daemon of the whole machine shrink unless it is named.
+    fn reclaimers(&self) -> Vec<PathBuf> {
+        if self.reclaimer.is_empty() && !self.has_own_socket() {
+            return vec![BINDERD_SOCKET.into()];
+        }
+        self.reclaimer.clone()
     }
 
     fn files(&self) -> Files {
@@ -163,7 +176,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
         Err(warning) => (ordinary_users::ORDINARY, Some(warning)),
     };
     degraded.extend(problem);
-    let shrinker = Shrinker::start(arguments.reclaimer.clone());
+    let shrinker = Shrinker::start(arguments.reclaimers());
     let mut oom = OomManager::builder(chosen.watch, reaper)
         .records(records)
         .shrinker(shrinker.context("cannot start the shrinker")?)
@@ -308,8 +321,23 @@ fn ram_bytes() -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
     #[test]
     fn command_lines_of_the_documents_are_valid() {
-        test_support::documents::check_command_lines::<super::Arguments>("headroom-oomd");
+        test_support::documents::check_command_lines::<Arguments>("headroom-oomd");
+    }
+
+    #[test]
+    fn a_daemon_with_its_own_socket_shrinks_only_named_daemons() {
+        let reclaimers = |words: &[&str]| {
+            let words = std::iter::once("headroom-oomd").chain(words.iter().copied());
+            Arguments::try_parse_from(words).unwrap().reclaimers()
+        };
+        assert_eq!(reclaimers(&[]), [Path::new(BINDERD_SOCKET)]);
+        assert_eq!(reclaimers(&["--socket", OOMD_SOCKET]), [Path::new(BINDERD_SOCKET)]);
+        assert!(reclaimers(&["--socket", "/tmp/oomd.sock"]).is_empty());
+        let named = reclaimers(&["--socket", "/tmp/oomd.sock", "--reclaimer", "/tmp/b.sock"]);
+        assert_eq!(named, [Path::new("/tmp/b.sock")]);
     }
 }
