@@ -87,9 +87,8 @@ pub trait ClientMemory {
         pieces: &[Piece],
         parcel: &mut Vec<u8>,
     ) -> Result<(), Fault> {
-        pieces.iter().try_for_each(|piece| {
-            self.read(from, piece.address, &mut parcel[piece.at..][..piece.len])
-        })
+        let read = self.read_ahead(from, pieces, parcel)?;
+        if read == pieces.len() { Ok(()) } else { Err(Fault::BadAddress) }
     }
 
     /// Writes `bytes` at `address` in the caller's address space. Late memory may be written later.

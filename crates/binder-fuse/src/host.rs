@@ -410,16 +410,6 @@ impl ClientMemory for ClientHost {
         self.access(from, |access| access.read_pieces(from.tid, pieces, into))
     }
 
-    fn read_parcel(
-        &mut self,
-        from: Caller,
-        pieces: &[Piece],
-        parcel: &mut Vec<u8>,
-    ) -> Result<(), Fault> {
-        let read = self.access(from, |access| access.read_pieces(from.tid, pieces, parcel))?;
-        if read == pieces.len() { Ok(()) } else { Err(Fault::BadAddress) }
-    }
-
     fn write(&mut self, to: Caller, address: u64, bytes: &[u8]) -> Result<(), Fault> {
         self.access(to, |access| access.write(to.tid, address, bytes))?
     }

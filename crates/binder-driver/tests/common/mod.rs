@@ -86,6 +86,29 @@ impl FakeHost {
     fn count(&mut self, name: &'static str) {
         *self.counts.entry(name).or_default() += 1;
     }
+
+    /// Reads pieces until one faults; returns how many were read.
+    fn read_pieces(
+        &mut self,
+        from: Caller,
+        pieces: &[Piece],
+        into: &mut Vec<u8>,
+    ) -> Result<usize, Fault> {
+        if let Err(late) = self.be_late(from.process, pieces[0].address) {
+            // A blocked access keeps the buffer.
+            *into = Vec::new();
+            return Err(late);
+        }
+        let mut read = 0;
+        for piece in pieces {
+            if piece.len > 0 {
+                let Ok(found) = self.find(from.process, piece.address, piece.len) else { break };
+                into[piece.at..][..piece.len].copy_from_slice(found);
+            }
+            read += 1;
+        }
+        Ok(read)
+    }
 }
 
 impl ClientMemory for FakeHost {
@@ -103,20 +126,7 @@ impl ClientMemory for FakeHost {
         into: &mut Vec<u8>,
     ) -> Result<usize, Fault> {
         self.count("read_ahead");
-        if let Err(late) = self.be_late(from.process, pieces[0].address) {
-            // A blocked access keeps the buffer.
-            *into = Vec::new();
-            return Err(late);
-        }
-        let mut read = 0;
-        for piece in pieces {
-            if piece.len > 0 {
-                let Ok(found) = self.find(from.process, piece.address, piece.len) else { break };
-                into[piece.at..][..piece.len].copy_from_slice(found);
-            }
-            read += 1;
-        }
-        Ok(read)
+        self.read_pieces(from, pieces, into)
     }
 
     fn read_parcel(
@@ -126,15 +136,8 @@ impl ClientMemory for FakeHost {
         parcel: &mut Vec<u8>,
     ) -> Result<(), Fault> {
         self.count("read_parcel");
-        if let Err(late) = self.be_late(from.process, pieces[0].address) {
-            *parcel = Vec::new();
-            return Err(late);
-        }
-        pieces.iter().try_for_each(|piece| {
-            let found = self.find(from.process, piece.address, piece.len)?;
-            parcel[piece.at..][..piece.len].copy_from_slice(found);
-            Ok(())
-        })
+        let read = self.read_pieces(from, pieces, parcel)?;
+        if read == pieces.len() { Ok(()) } else { Err(Fault::BadAddress) }
     }
 
     fn write(&mut self, to: Caller, address: u64, bytes: &[u8]) -> Result<(), Fault> {
