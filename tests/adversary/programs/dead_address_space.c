@@ -8,7 +8,7 @@ int main(int count, char **arguments)
 	must(count == 5, "arguments");
 	start_blocking();
 	for (int page = 0; page < atoi(arguments[4]); page++)
-		keep_dead(atol(arguments[3]) * MIB, page);
+		keep_dead(atol(arguments[3]) * MIB, 0, page);
 	while (now() < end)
 		pause_ms(20);
 	return 0;

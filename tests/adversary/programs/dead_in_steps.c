@@ -1,41 +1,48 @@
 /*
- * Memory of processes that have exited stays in use, and is released bit by bit, by slightly more than a fourth every
- * 0.8 s, as if the kernel were freeing it slowly. Meanwhile a living process fills as much again. Argument: MiB that the
- * dead ones have together.
+ * Memory of processes that have exited stays in use. It grows by a seventh every 300 ms, as that of a fork in progress
+ * does, and nearly a half of it is released every 0.9 s, as if the kernel were freeing it. Meanwhile a living process fills
+ * as much again. Argument: MiB that the dead ones have together.
  */
 #include "dead_address_spaces.h"
 
-#define STEPS 12
+/* Number of dead address spaces, and of steps of each between two releases. */
+#define DEAD 8
+#define STEPS_A_RELEASE 3
+#define RELEASED_PERCENT 47
+
+static void fill(long bytes, double end)
+{
+	close(fuse);
+	touch(map(bytes, MAP_PRIVATE), bytes);
+	while (now() < end)
+		pause_ms(20);
+	_exit(0);
+}
 
 int main(int count, char **arguments)
 {
 	double end = now() + atof(arguments[2]);
-	static const char data[PAGE];
 	long left;
 
 	must(count == 4, "arguments");
 	left = atol(arguments[3]) * MIB;
 	start_blocking();
-	for (int page = 0; page < STEPS; page++) {
-		long bytes = page + 1 < STEPS ? left * 27 / 100 : left;
+	for (int dead = 0; dead < DEAD; dead++) {
+		long bytes = dead + 1 < DEAD ? left * RELEASED_PERCENT / 100 : left;
 
-		keep_dead(bytes & ~(PAGE - 1L), page);
+		keep_dead(bytes & ~(PAGE - 1L), bytes / 7 & ~(PAGE - 1L), dead);
 		left -= bytes;
 	}
-	if (fork() == 0) {
-		long bytes = atol(arguments[3]) * MIB;
+	if (fork() == 0)
+		fill(atol(arguments[3]) * MIB, end);
+	for (int step = 1; now() < end; step++) {
+		int released = step / STEPS_A_RELEASE;
 
-		close(fuse);
-		touch(map(bytes, MAP_PRIVATE), bytes);
-		while (now() < end)
-			pause_ms(20);
-		_exit(0);
+		pause_ms(300);
+		if (step % STEPS_A_RELEASE == 0 && released <= DEAD)
+			release(&writers[released - 1]);
+		for (int dead = 0; dead < DEAD; dead++)
+			advance(&writers[dead]);
 	}
-	for (int page = 0; page < STEPS && now() < end; page++) {
-		pause_ms(800);
-		reply(blocked[page], data, sizeof(data));
-	}
-	while (now() < end)
-		pause_ms(20);
 	return 0;
 }

@@ -8,10 +8,13 @@ use memory_watch::{SpaceState, UnlistedSpace};
 
 use crate::clock::NS_PER_MS;
 
-/// An address space that is used and does not change for this long belongs to no fork in progress:
-/// it is kept, milliseconds. The measurement and the kill follow within the second for which an
-/// account may exceed its limit.
+/// An address space that is used and does not grow notably for this long belongs to no fork in
+/// progress: it is kept, milliseconds. The measurement and the kill follow within the second for
+/// which an account may exceed its limit.
 const KEPT_MS: u64 = 400;
+/// Growth by this fraction is notable. A system call can add single pages to an address space that
+/// it keeps; a fork copies faster.
+const NOTABLE_SHARE: u64 = 8;
 
 /// Memory of an account's address spaces that are used and that no process has, pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,8 +29,14 @@ pub(super) struct UsedUnlisted {
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     pages: u64,
-    /// Since when it has this size, nanoseconds.
+    /// Since when it has about this size, nanoseconds.
     since_ns: u64,
+}
+
+impl Seen {
+    fn has_grown_to(&self, pages: u64) -> bool {
+        pages > self.pages + self.pages / NOTABLE_SHARE
+    }
 }
 
 /// The address spaces of accounts on which a kill depends.
@@ -48,7 +57,7 @@ impl UnlistedSpaces {
         let (mut now, mut used) = (BTreeMap::new(), UsedUnlisted::default());
         for space in spaces.iter().filter(|space| space.state == SpaceState::Used) {
             let pages = space.pages;
-            let known = before.get(&space.mm_id).filter(|seen| seen.pages == pages);
+            let known = before.get(&space.mm_id).filter(|seen| !seen.has_grown_to(pages));
             let seen = known.copied().unwrap_or(Seen { pages, since_ns: now_ns });
             if now_ns - seen.since_ns >= KEPT_MS * NS_PER_MS {
                 used.kept += pages;
@@ -78,7 +87,7 @@ mod tests {
     const ACCOUNT: AccountId = AccountId::User(Uid(1000));
 
     #[test]
-    fn an_address_space_is_kept_if_it_is_used_and_does_not_change() {
+    fn an_address_space_is_kept_if_it_is_used_and_does_not_grow() {
         let mut spaces = UnlistedSpaces::default();
         let mut look = |ms: u64, sizes: &[(u64, u64)], state| {
             let space =
@@ -90,6 +99,7 @@ mod tests {
         assert_eq!(look(0, &[(1, 10), (2, 20)], SpaceState::Used), (0, 30));
         assert_eq!(look(200, &[(1, 10), (2, 25)], SpaceState::Used), (0, 35), "a fork grows");
         assert_eq!(look(400, &[(1, 10), (2, 25)], SpaceState::Used), (10, 25));
+        assert_eq!(look(500, &[(1, 11), (2, 26)], SpaceState::Used), (11, 26), "single pages");
         assert_eq!(look(600, &[(1, 10), (2, 25)], SpaceState::Freed), (0, 0));
         assert_eq!(look(800, &[(1, 10), (2, 25)], SpaceState::Used), (0, 35), "others by now");
     }
