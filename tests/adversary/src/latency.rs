@@ -20,9 +20,9 @@ use crate::attack::{ATTACKER, Attack, BYSTANDER};
 use crate::run::{Others, programs, start};
 
 /// Duration of the measurement without the attack.
-const CALM: Duration = Duration::from_secs(3);
+const CALM: Duration = Duration::from_millis(1200);
 /// Maximum duration of an attack, seconds.
-const LONGEST: u32 = 8;
+const LONGEST: u32 = 2;
 /// Between two requests.
 const REQUEST_PAUSE: Duration = Duration::from_millis(2);
 /// Time after which a request has failed.
