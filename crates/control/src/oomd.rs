@@ -480,6 +480,9 @@ pub struct Candidate {
     pub rss_bytes: u64,
     /// Swapped memory, bytes.
     pub swap_bytes: u64,
+    /// Page tables, and memory files that it held open and had not mapped, bytes.
+    #[serde(default)]
+    pub unmapped_bytes: u64,
     /// Growth in the last seconds, bytes.
     #[serde(default)]
     pub grown_bytes: u64,

@@ -18,6 +18,7 @@ use headroom_linux::clock::monotonic_ns;
 use headroom_oomd::leases::Leases;
 use headroom_oomd::oom::{OomManager, OomManagerBuilder, control as oom_control};
 use headroom_oomd::shrink::Shrinker;
+use headroom_oomd::usage::UsageWorker;
 use memory_ledger::{
     AccountId, Comm, Floors, Limit, ProcessId, RateLimit, Requester, Source, Thresholds, Uid,
 };
@@ -436,14 +437,120 @@ impl Bench {
     }
 
     fn has_available_for(&mut self, proc: &Path, available_kib: u64, thresholds: Thresholds) {
-        let rest = MACHINE_KIB - available_kib;
-        let text = format!(
-            "MemTotal: {MACHINE_KIB} kB\nMemAvailable: {available_kib} kB\nAnonPages: {rest} kB\n"
-        );
-        std::fs::write(proc.join("meminfo"), text).unwrap();
+        write_meminfo(proc, available_kib, 0);
         self.oom.monitor_system(proc, proc, thresholds).unwrap();
         self.oom.dispatch();
     }
+}
+
+fn write_meminfo(proc: &Path, available_kib: u64, shmem_kib: u64) {
+    let rest = MACHINE_KIB - available_kib;
+    let text = format!(
+        "MemTotal: {MACHINE_KIB} kB\nMemAvailable: {available_kib} kB\nAnonPages: {rest} kB\n\
+         Shmem: {shmem_kib} kB\n"
+    );
+    std::fs::write(proc.join("meminfo"), text).unwrap();
+}
+
+/// Writes the total time of full stalls and the number of reclaims since boot.
+fn write_stalls(proc: &Path, stalled_ms: u64, reclaims: u64) {
+    std::fs::create_dir_all(proc.join("pressure")).unwrap();
+    let stalled = format!("full avg10=0.00 avg60=0.00 avg300=0.00 total={}\n", stalled_ms * 1000);
+    std::fs::write(proc.join("pressure/memory"), stalled).unwrap();
+    std::fs::write(proc.join("vmstat"), format!("pgscan_kswapd {reclaims}\n")).unwrap();
+}
+
+/// Adds a process of the user that holds a written memfd of this size open; it has few pages.
+fn add_holder(bench: &mut Bench, kib: usize) -> usize {
+    let memfd = rustix::fs::memfd_create("held", rustix::fs::MemfdFlags::empty()).unwrap();
+    let written = rustix::io::write(&memfd, &vec![1u8; kib << 10]);
+    assert_eq!(written, Ok(kib << 10));
+    let owner = rustix::fs::Uid::from_raw(UID.0);
+    rustix::fs::fchown(&memfd, Some(owner), None).unwrap();
+    let holder = Process::start();
+    let sample = holder.sample(20);
+    bench.state().samples.push(sample);
+    bench.processes.push(holder);
+    bench.processes.len() - 1
+}
+
+#[test]
+fn the_process_that_holds_a_memfd_is_killed_for_the_machine_first() {
+    let build = |builder: OomManagerBuilder| builder.usage_worker(UsageWorker::start().unwrap());
+    let Some(mut bench) = Bench::with(&[700, 500, 400], build) else { return };
+    let culprit = add_holder(&mut bench, 12_000);
+    let proc = tempfile::tempdir().unwrap();
+    // 5,100 KiB are missing up to the soft level; the others have 6,400 KiB.
+    write_meminfo(proc.path(), 4_900, 60_000);
+    bench.oom.monitor_system(proc.path(), proc.path(), Thresholds::default()).unwrap();
+    bench.until("it is killed", |bench| bench.oom.records().kills() > 0);
+    let victim = bench.oom.records().get(1).unwrap().victim.clone().unwrap();
+    assert_eq!(victim.pid, bench.pid(culprit));
+    assert!(victim.unmapped_bytes >= 12_000 << 10, "{victim:?}");
+    bench.until("it dies", |bench| bench.processes[culprit].signal() == Some(9));
+    write_meminfo(proc.path(), 17_000, 48_000);
+    for _ in 0..100 {
+        bench.oom.dispatch();
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(bench.oom.records().kills(), 1);
+}
+
+#[test]
+fn the_process_with_large_page_tables_is_killed_for_the_machine_first() {
+    let Some(mut bench) = Bench::new(&[700, 500, 400, 10]) else { return };
+    bench.state().samples[3].page_table_bytes = 20 << 20;
+    let proc = tempfile::tempdir().unwrap();
+    bench.has_available(proc.path(), 4_900);
+    let records = bench.oom.records();
+    assert_eq!(
+        (records.kills(), records.get(1).unwrap().victim.clone().unwrap().pid),
+        (1, bench.pid(3))
+    );
+}
+
+#[test]
+fn a_leaseholder_is_killed_for_the_machine_before_processes_of_other_users() {
+    let Some(mut bench) = Bench::new(&[3000, 900, 600]) else { return };
+    {
+        let mut state = bench.state();
+        state.samples[1].uid = Uid(62_302);
+        state.samples[2].uid = Uid(62_303);
+    }
+    let holder = bench.state().samples[0].id();
+    bench.oom.set_leased(holder, Some(1 << 30));
+    let proc = tempfile::tempdir().unwrap();
+    bench.has_available(proc.path(), 4_900);
+    let records = bench.oom.records();
+    assert_eq!(records.kills(), 1);
+    assert_eq!(records.get(1).unwrap().victim.clone().unwrap().pid, bench.pid(0));
+}
+
+/// Has all programs wait for memory, most of the time, until a window of stalls is over. Returns
+/// the number of kills.
+fn kills_while_stalled(reclaims: fn(u64) -> u64) -> Option<u64> {
+    let mut bench = Bench::new(&[3000, 900, 600])?;
+    let proc = tempfile::tempdir().unwrap();
+    let thresholds = Thresholds { stall_ms: 200, ..Thresholds::default() };
+    write_meminfo(proc.path(), 20_000, 0);
+    write_stalls(proc.path(), 0, 0);
+    bench.oom.monitor_system(proc.path(), proc.path(), thresholds).unwrap();
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_millis(800) {
+        let ms = begun.elapsed().as_millis() as u64;
+        write_stalls(proc.path(), ms * 9 / 10, reclaims(ms));
+        bench.oom.dispatch();
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Some(bench.oom.records().kills())
+}
+
+#[test]
+fn a_container_that_thrashes_below_its_own_limit_costs_no_process_of_the_machine() {
+    let Some(killed) = kills_while_stalled(|_| 0) else { return };
+    assert_eq!(killed, 0);
+    let of_the_machine = kills_while_stalled(|ms| ms);
+    assert!(of_the_machine.is_some_and(|kills| kills > 0), "{of_the_machine:?}");
 }
 
 #[test]

@@ -207,6 +207,7 @@ fn record() -> Why {
             comm: "hog".into(),
             rss_bytes: 200 << 20,
             swap_bytes: 0,
+            unmapped_bytes: 0,
             grown_bytes: 0,
         }),
         runner_up: None,

@@ -58,6 +58,7 @@ fn a_desktop_gets_notices() {
             comm: "a<b>".into(),
             rss_bytes: 1,
             swap_bytes: 0,
+            unmapped_bytes: 0,
             grown_bytes: 0,
         });
         server.publish(&Reply::Event(Event::Ended { why: Box::new(why) }), |_| true);

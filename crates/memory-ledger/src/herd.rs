@@ -100,7 +100,7 @@ fn herd(family: &[(usize, &Process)], bombs: Bombs) -> Option<(Herd, u64, Vec<Pr
     let herd = Herd {
         oldest_pid: oldest.id.pid,
         members: members.len() as u32,
-        bytes: sum(Process::charged_bytes),
+        bytes: sum(Process::freed_bytes),
         grown_bytes: sum(|process| process.grown_bytes),
         born: (births - killed) as u32,
         killed_newborns: killed as u32,
@@ -127,7 +127,7 @@ pub fn cull(herd: &Herd, members: &[Process], need_bytes: Option<u64>) -> usize 
     let mut rest_grows = u128::from(herd.grown_bytes);
     let mut freed = 0;
     for (at, process) in members.iter().enumerate() {
-        freed += u128::from(process.charged_bytes());
+        freed += u128::from(process.freed_bytes());
         rest_grows = rest_grows.saturating_sub(u128::from(process.grown_bytes));
         if freed >= u128::from(need_bytes) + WINDOWS_AHEAD * rest_grows {
             return if (at + 1) * 2 > members.len() { members.len() } else { at + 1 };

@@ -84,6 +84,9 @@ pub struct Process {
     pub rss_bytes: u64,
     /// Swapped memory, bytes.
     pub swap_bytes: u64,
+    /// Page tables, and memory files that it holds open and has not mapped, bytes: its end frees
+    /// them, but no resident set contains them.
+    pub unmapped_bytes: u64,
     /// Name (`comm`).
     pub comm: Comm,
     /// A kernel thread, which has no memory of its own.
@@ -125,9 +128,14 @@ impl Process {
             && (matches!(self.account, AccountId::User(_)) || self.uid == other.uid)
     }
 
-    /// Memory that a kill would free, bytes.
+    /// Memory that is charged for it, bytes.
     pub fn charged_bytes(&self) -> u64 {
         self.rss_bytes.saturating_add(self.swap_bytes)
+    }
+
+    /// Memory that a kill would free, bytes.
+    pub fn freed_bytes(&self) -> u64 {
+        self.charged_bytes().saturating_add(self.unmapped_bytes)
     }
 }
 

@@ -19,7 +19,7 @@ pub const OOM_SCORE_ADJ_NEVER: i16 = -1000;
 /// Memory of the process plus its weighted growth, scaled by `oom_score_adj`.
 pub fn score(process: &Process) -> u64 {
     let grown = GROWTH_WEIGHT.saturating_mul(process.grown_bytes);
-    let bytes = process.charged_bytes().saturating_add(grown);
+    let bytes = process.freed_bytes().saturating_add(grown);
     // As a share of its own memory, unlike the kernel's, which adds a share of the machine's: there
     // a small process with a high value is killed before a large one, and little is freed.
     let willing = (1000 + i64::from(process.oom_score_adj)).clamp(0, 2000) as u64;

@@ -176,7 +176,7 @@ pub fn choose(scope: &Scope, processes: &[Process], protected: &[u32]) -> Result
             kept += 1;
         } else if process.exiting || scope.passed_over.contains(&process.id) {
             dying += 1;
-        } else if process.charged_bytes() == 0 {
+        } else if process.freed_bytes() == 0 {
             empty += 1;
         } else {
             candidates.push(*process);
@@ -239,7 +239,7 @@ fn spare_avoided<'p>(worst: Process, candidates: impl Iterator<Item = &'p Proces
 
 /// Removes processes that would free too little.
 fn drop_small(candidates: &mut Vec<Process>, scope: &Scope) -> Result<(), NoVictim> {
-    let sum = |of: &[Process]| of.iter().map(Process::charged_bytes).fold(0, u64::saturating_add);
+    let sum = |of: &[Process]| of.iter().map(Process::freed_bytes).fold(0, u64::saturating_add);
     let bytes = sum(candidates);
     let cannot = NoVictim::CannotCover { candidates: candidates.len() as u32, bytes };
     if candidates.is_empty() || scope.floor_bytes == 0 && scope.cover_bytes == 0 {
@@ -253,7 +253,7 @@ fn drop_small(candidates: &mut Vec<Process>, scope: &Scope) -> Result<(), NoVict
     // By account, the sum and the largest process.
     let mut of_account: BTreeMap<AccountId, (u64, u64)> = BTreeMap::new();
     for (at, process) in candidates.iter().enumerate() {
-        let bytes = process.charged_bytes();
+        let bytes = process.freed_bytes();
         *of_family.entry(families.family(at)).or_default() += bytes;
         let (sum, largest) = of_account.entry(process.account).or_default();
         (*sum, *largest) = (*sum + bytes, bytes.max(*largest));
@@ -262,7 +262,7 @@ fn drop_small(candidates: &mut Vec<Process>, scope: &Scope) -> Result<(), NoVict
     let pays = |(at, process): (usize, &Process)| {
         let (sum, largest) = of_account[&process.account];
         let together = of_family[&families.family(at)];
-        process.charged_bytes() >= floor || together >= floor || (largest < floor && sum >= floor)
+        process.freed_bytes() >= floor || together >= floor || (largest < floor && sum >= floor)
     };
     let pay: Vec<bool> = candidates.iter().enumerate().map(pays).collect();
     let mut pay = pay.into_iter();

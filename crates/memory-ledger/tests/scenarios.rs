@@ -257,6 +257,27 @@ fn a_process_whose_end_would_not_help_is_left_alone() {
 }
 
 #[test]
+fn memory_that_no_resident_set_contains_counts_for_its_process() {
+    let culprit = Process { unmapped_bytes: 600 * MIB, ..process(70, 1, 1, 0) };
+    let mut unrelated: Vec<Process> = (60..66).map(|pid| process(pid, 1, 20, 0)).collect();
+    unrelated.push(process(66, 1, 125, 0));
+    unrelated.push(process(50, 1, 0, 0));
+    let all = [&unrelated[..], &[culprit]].concat();
+    let shortage = Scope {
+        need_bytes: Some(300 * MIB),
+        herds: Herds::OneFirst,
+        bombs: Bombs::AfterKills,
+        floor_bytes: 4 * MIB,
+        cover_bytes: 300 * MIB,
+        ..Scope::default()
+    };
+    let choice = choose(&shortage, &all, &[]).unwrap();
+    assert_eq!((dead(&choice), choice.cause), (vec![70], Cause::Largest));
+    let unknown = choose(&shortage, &unrelated, &[]);
+    assert!(matches!(unknown, Err(NoVictim::CannotCover { candidates: 7, .. })), "{unknown:?}");
+}
+
+#[test]
 fn a_lease_protects_against_processes_of_the_same_user_only() {
     let holder = Process { within_lease: true, ..process(60, 1, 700, 0) };
     let other_user = |pid| Process { account: AccountId::User(Uid(7)), ..process(pid, 1, 150, 0) };

@@ -111,6 +111,7 @@ fn candidate(process: &Process) -> Candidate {
         comm: process.comm.to_string(),
         rss_bytes: process.rss_bytes,
         swap_bytes: process.swap_bytes,
+        unmapped_bytes: process.unmapped_bytes,
         grown_bytes: process.grown_bytes,
     }
 }

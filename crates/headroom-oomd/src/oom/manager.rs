@@ -4,7 +4,7 @@
 //! determines when the next kill may follow. Checks are triggered by the notifier, by a timer that
 //! scans without relying on events, by system memory pressure, and by requests.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -31,7 +31,7 @@ use super::process_snapshot::ProcessSnapshot;
 use super::relief::Relief;
 use super::scan_timer::{ScanTimer, Urgency};
 use super::shared_state::SharedState;
-use super::system_monitor::SystemMonitor;
+use super::system_monitor::{SystemLook, SystemMonitor};
 use super::usage_monitor::UsageMonitor;
 use super::user_backstop::UserBackstop;
 use super::user_limits::{Alert, Crossing, UserLimits};
@@ -349,6 +349,9 @@ impl OomManager {
     /// Corrects accounts by finished measurements, enforces their limits, and starts the
     /// measurements that are due.
     fn measure(&mut self) {
+        if let Some(held) = self.state.usage.take_held_files() {
+            self.state.snapshot.set_open_files(held);
+        }
         for account in self.state.usage.apply_measurements(&mut self.state.accounts) {
             let crossing = self.user_limits.take_unconfirmed(account);
             match self.state.accounts.read(account) {
@@ -508,7 +511,7 @@ impl OomManager {
     fn execute(&mut self, plan: KillPlan) -> Option<u64> {
         let payer = plan.payer.account;
         let victims = std::iter::once(&plan.choice.victim).chain(&plan.choice.others);
-        let bytes = victims.map(Process::charged_bytes).fold(0, u64::saturating_add);
+        let bytes = victims.map(Process::freed_bytes).fold(0, u64::saturating_add);
         let record = self.executor.execute(plan, &mut self.state, &mut self.records).ok()?;
         self.user_limits.forget_no_victim(payer);
         self.system_monitor.credit(bytes);
@@ -617,7 +620,8 @@ impl OomManager {
             self.relief.shrink();
             self.relief.press(self.state.accounts.ids());
         }
-        let Some(trigger) = look.trigger else { return };
+        let may_kill = self.search_files(look);
+        let Some(trigger) = look.trigger.filter(|_| may_kill) else { return };
         if !trigger.pressure.can_wait() {
             self.state.kills.end_grace();
             self.act_on_kills();
@@ -643,6 +647,19 @@ impl OomManager {
             }
             Decision::Nothing | Decision::Retry => {}
         }
+    }
+
+    /// Searches for memory files that processes hold open, if the system may be short of memory
+    /// because of them. Returns whether a process may be killed before the search has ended.
+    fn search_files(&mut self, look: SystemLook) -> bool {
+        let SharedState { accounts, usage, snapshot, .. } = &mut self.state;
+        if look.much_shared {
+            usage.search_files(accounts, snapshot);
+            return usage.knows_files();
+        }
+        usage.end_file_search();
+        snapshot.set_open_files(BTreeMap::new());
+        true
     }
 
     pub(super) fn check_cgroups(&mut self) {

@@ -21,6 +21,7 @@
 //!   are recorded and counted;
 //! * [`usage_monitor`](self::usage_monitor): actual usage, and the correction of accounts by it;
 //! * [`held_memory`](self::held_memory): memory that other daemons hold for processes;
+//! * [`file_search`](self::file_search): when files that processes hold open are searched;
 //! * [`relief`](self::relief): memory that can be released before any process is killed;
 //! * [`scan_timer`](self::scan_timer): when everything is scanned.
 //!
@@ -36,6 +37,7 @@ mod charge;
 pub mod control;
 mod default_limits;
 mod executor;
+mod file_search;
 mod held_memory;
 mod inherited_limits;
 mod kill_plan;

@@ -28,6 +28,8 @@ pub(super) struct ProcessSnapshot {
     pub(super) user_preferences: UserPreferences,
     pub(super) cgroups: CgroupTree,
     pub(super) held_memory: HeldMemoryReports,
+    /// The memory of files that each process holds open, bytes, as of the last search.
+    open_files: BTreeMap<ProcessId, u64>,
     protected: Vec<u32>,
     /// Memory leased to each process, bytes.
     leased: BTreeMap<ProcessId, u64>,
@@ -43,6 +45,7 @@ impl ProcessSnapshot {
             user_preferences: UserPreferences::default(),
             cgroups: CgroupTree::default(),
             held_memory: HeldMemoryReports::default(),
+            open_files: BTreeMap::new(),
             protected: vec![std::process::id()],
             leased: BTreeMap::new(),
         }
@@ -86,10 +89,25 @@ impl ProcessSnapshot {
         }
         let convert = |sample: &ProcessSample| convert(accounts, kills, &self.held_memory, sample);
         self.processes.extend(self.samples.iter().map(convert));
+        self.count_unmapped(accounts.page_bytes());
         let now_ns = monotonic_ns();
         self.rules.apply(&mut self.processes, now_ns);
         self.growth.look(&mut self.processes, now_ns);
         self.mark_leaseholders();
+    }
+
+    /// Counts page tables, and files that a process holds open less what it may have mapped.
+    fn count_unmapped(&mut self, page_bytes: u64) {
+        for (process, sample) in self.processes.iter_mut().zip(&self.samples) {
+            let open_bytes = self.open_files.get(&process.id).copied().unwrap_or(0);
+            let files_bytes = open_bytes.saturating_sub(sample.shmem_pages * page_bytes);
+            process.unmapped_bytes = sample.page_table_bytes + files_bytes;
+        }
+    }
+
+    /// Replaces the result of a search for files that processes hold open, bytes by process.
+    pub(super) fn set_open_files(&mut self, open_files: BTreeMap<ProcessId, u64>) {
+        self.open_files = open_files;
     }
 
     fn mark_leaseholders(&mut self) {

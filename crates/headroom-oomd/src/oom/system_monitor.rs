@@ -30,6 +30,9 @@ const MIN_SIGTERM_GRACE_MS: u64 = 200;
 /// Idle memory and unused leases are requested while available memory is below the soft level plus
 /// this fraction (1/2) of it, early enough for a response.
 const SHRINK_SHARE: u64 = 2;
+/// Files that processes hold open are searched if shared memory is at least this fraction (1/2) of
+/// the soft level.
+const SHARED_SHARE: u64 = 2;
 /// Interval of recording that no process can be killed, milliseconds.
 const REPORT_MS: u64 = 60_000;
 
@@ -55,6 +58,8 @@ struct Source {
     next_slow_look_ns: u64,
     stalled_ns: Option<u64>,
     reclaims: Option<u64>,
+    /// Shared memory, mapped or not, bytes.
+    shmem_bytes: u64,
     /// Bytes above the soft level; `None`: that level is far.
     room: Option<u64>,
 }
@@ -64,6 +69,8 @@ struct Source {
 pub(super) struct SystemLook {
     /// Whether the soft level is near or passed.
     pub(super) near: bool,
+    /// Whether it is near, and shared memory may be the reason.
+    pub(super) much_shared: bool,
     /// `None`: the system is not short of memory.
     pub(super) trigger: Option<PressureTrigger>,
 }
@@ -72,6 +79,7 @@ impl Source {
     fn read(&mut self) -> Result<MachineReading, machine_memory::ReadError> {
         let info = self.reader.meminfo()?;
         let at_ns = monotonic_ns();
+        self.shmem_bytes = info.shmem.unwrap_or(0);
         let available = info.available.unwrap_or(0);
         let total = available + info.anon.unwrap_or(0);
         let swap_total = info.swap_total.unwrap_or(0);
@@ -122,6 +130,7 @@ impl SystemMonitor {
             next_slow_look_ns: 0,
             stalled_ns: None,
             reclaims: None,
+            shmem_bytes: 0,
             room: None,
         };
         (self.source, self.no_victim) = (Some(source), None);
@@ -180,7 +189,9 @@ impl SystemMonitor {
             self.no_victim = None;
             self.planned = false;
         }
-        Some(SystemLook { near: near || trigger.is_some(), trigger })
+        let near = near || trigger.is_some();
+        let much_shared = near && source.shmem_bytes >= soft / SHARED_SHARE;
+        Some(SystemLook { near, much_shared, trigger })
     }
 
     /// Plans the kill that relieves the system.

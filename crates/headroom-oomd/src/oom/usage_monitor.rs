@@ -6,15 +6,16 @@ use std::os::fd::{AsFd, BorrowedFd};
 use headroom_linux::clock::monotonic_ns;
 use memory_ledger::{
     AccountId, Demand, Effort, KillsInFlight, Limit, Measurement, Measurements, Need, Order,
-    SumState, SumUpdates, UsageSource, Victims, controller_use,
+    ProcessId, SumState, SumUpdates, UsageSource, Victims, controller_use,
 };
 use memory_watch::{Backend, Correction, ProcessSample};
 
 use super::accounts::Accounts;
 use super::charge::{Size, size_by};
+use super::file_search::FileSearch;
 use super::process_snapshot::ProcessSnapshot;
 use super::unlisted_spaces::UnlistedSpaces;
-use crate::usage::{Files, Held, Member, Request, Unlisted, UsageWorker};
+use crate::usage::{Files, Held, Holder, Member, Request, Unlisted, UsageWorker};
 
 /// Maximum number of measurements started per iteration of the event loop; others follow in the
 /// next one.
@@ -29,6 +30,7 @@ pub(super) struct UsageMonitor {
     /// Accounts that may hold memory that their sums do not show.
     unseen: BTreeSet<AccountId>,
     unlisted_spaces: UnlistedSpaces,
+    file_search: FileSearch,
 }
 
 impl UsageMonitor {
@@ -93,6 +95,42 @@ impl UsageMonitor {
             Some(_) => self.measurements.may_kill(account, sum, limit, monotonic_ns()),
             None => sum.used_bytes() > limit.hard_bytes(),
         }
+    }
+
+    /// Searches for memory files that processes hold open, if the last search is not recent.
+    pub(super) fn search_files(&mut self, accounts: &Accounts, snapshot: &mut ProcessSnapshot) {
+        let now_ns = monotonic_ns();
+        let Some(worker) = self.worker.as_ref().filter(|_| self.file_search.is_due(now_ns)) else {
+            return;
+        };
+        let Ok(samples) = snapshot.list(accounts.watch()) else { return };
+        let holder = |sample: &ProcessSample| Holder {
+            id: sample.id(),
+            uid: sample.uid,
+            owner: sample.namespace_owner,
+        };
+        // If the queue is full, the search is due again at the next look.
+        if worker.search_files(samples.iter().map(holder).collect()).is_ok() {
+            self.file_search.begin(now_ns);
+        }
+    }
+
+    /// The result of a search for memory files that has ended, bytes by process.
+    pub(super) fn take_held_files(&mut self) -> Option<BTreeMap<ProcessId, u64>> {
+        let held = self.worker.as_ref()?.take_held_files()?;
+        self.file_search.end(monotonic_ns());
+        Some(held)
+    }
+
+    /// Whether a process may be killed for the system: it is known what files processes hold open,
+    /// or the search is late.
+    pub(super) fn knows_files(&self) -> bool {
+        self.worker.is_none() || self.file_search.allows_kill(monotonic_ns())
+    }
+
+    /// The system is far from its soft level.
+    pub(super) fn end_file_search(&mut self) {
+        self.file_search = FileSearch::default();
     }
 
     /// The measurements that are due.

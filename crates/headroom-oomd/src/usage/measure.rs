@@ -13,12 +13,13 @@ use memory_watch::process::{FileId, FileRange, HeldFile, Proc, SmapsRollup, Tmpf
 use super::bounded::{Answer, BATCH, BoundedReader, Question, thread_cpu_ns};
 use super::controller::{self, Controller};
 use super::mapped_files::MappedFiles;
+use super::open_files::{Holder, held_bytes};
 use super::slice::SliceQuery;
 use crate::clock::NS_PER_MS;
 
 /// Maximum number of file descriptors examined per measurement, of all processes of the account
 /// together: about 4 µs each.
-const MOST_DESCRIPTORS: usize = 16_384;
+pub(super) const MOST_DESCRIPTORS: usize = 16_384;
 
 /// One address space of the account.
 #[derive(Clone, Copy, Debug)]
@@ -158,6 +159,12 @@ impl Measurer {
             holders: BTreeSet::new(),
             shares: BTreeMap::new(),
         }
+    }
+
+    /// The memory of the files that each process holds open, bytes.
+    pub(super) fn search_files(&mut self, holders: &[Holder]) -> BTreeMap<ProcessId, u64> {
+        self.devices.forget_mounts();
+        held_bytes(holders, &self.proc, &mut self.devices)
     }
 
     pub(super) fn measure(&mut self, request: Request) -> Measurement {

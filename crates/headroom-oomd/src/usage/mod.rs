@@ -5,14 +5,17 @@
 //! ordinary priority measures ([`worker`]). It reads the memory [`controller`]'s charge of the
 //! user's slice if that is the user's usage, and otherwise the processes, both with [`bounded`]
 //! readers: a process's owner can keep its mmap lock held for any time, and a slice can have many
-//! cgroups. The thread also detects growth that no account shows.
+//! cgroups. The thread also detects growth that no account shows, and searches for memory files
+//! that processes hold open ([`open_files`]) when the system is short of memory.
 
 mod bounded;
 mod controller;
 mod mapped_files;
 mod measure;
+mod open_files;
 mod slice;
 mod worker;
 
 pub use measure::{Files, Held, Member, Request, Unlisted};
+pub use open_files::Holder;
 pub use worker::UsageWorker;

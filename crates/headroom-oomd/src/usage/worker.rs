@@ -1,5 +1,6 @@
 //! The thread that measures accounts.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -9,10 +10,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use machine_memory::Meminfo;
-use memory_ledger::Measurement;
+use memory_ledger::{Measurement, ProcessId};
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::measure::{Measurer, Request};
+use super::open_files::Holder;
 
 /// Takes precedence over programs that keep all CPUs busy.
 const NICE: i32 = -20;
@@ -24,9 +26,17 @@ const LOOK: Duration = Duration::from_millis(250);
 /// its limit by for more than a second.
 const GROWTH_BYTES: u64 = 16 << 20;
 
+/// Work for the thread.
+enum Job {
+    Measure(Box<Request>),
+    SearchFiles(Vec<Holder>),
+}
+
 /// Shared by the thread and the event loop.
 struct Shared {
     measured: Mutex<Vec<Measurement>>,
+    /// The result of the last search for files that are held open.
+    held_files: Mutex<Option<BTreeMap<ProcessId, u64>>>,
     /// Whether any account has a limit.
     limited: AtomicBool,
     /// Page tables or shared memory of the system have grown.
@@ -47,28 +57,39 @@ pub(crate) struct QueueFull;
 
 /// The event loop's side. Dropping it ends the thread.
 pub struct UsageWorker {
-    requests: SyncSender<Request>,
+    jobs: SyncSender<Job>,
     shared: Arc<Shared>,
 }
 
 impl UsageWorker {
     /// Starts the thread.
     pub fn start() -> io::Result<Self> {
-        let (requests, queue) = sync_channel(QUEUE);
+        let (jobs, queue) = sync_channel(QUEUE);
         let shared = Arc::new(Shared {
             measured: Mutex::default(),
+            held_files: Mutex::default(),
             limited: AtomicBool::new(false),
             grown: AtomicBool::new(false),
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
         });
         let work = Work { queue, shared: Arc::clone(&shared), before: None };
         std::thread::Builder::new().name("usage".into()).spawn(move || work.run())?;
-        Ok(Self { requests, shared })
+        Ok(Self { jobs, shared })
     }
 
     /// Queues a measurement.
     pub(crate) fn request(&self, request: Request) -> Result<(), QueueFull> {
-        self.requests.try_send(request).map_err(|_| QueueFull)
+        self.jobs.try_send(Job::Measure(Box::new(request))).map_err(|_| QueueFull)
+    }
+
+    /// Queues a search for memory files that these processes hold open.
+    pub(crate) fn search_files(&self, holders: Vec<Holder>) -> Result<(), QueueFull> {
+        self.jobs.try_send(Job::SearchFiles(holders)).map_err(|_| QueueFull)
+    }
+
+    /// The result of a search that has ended since the last call, bytes by process.
+    pub(crate) fn take_held_files(&self) -> Option<BTreeMap<ProcessId, u64>> {
+        self.shared.held_files.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Sets the number of accounts with a limit. Without any, growth is not monitored.
@@ -102,7 +123,7 @@ impl AsFd for UsageWorker {
 }
 
 struct Work {
-    queue: Receiver<Request>,
+    queue: Receiver<Job>,
     shared: Arc<Shared>,
     /// Page tables and shared memory at the last search, or the minimum since, bytes.
     before: Option<u64>,
@@ -119,17 +140,28 @@ impl Work {
         let mut measurer = Measurer::new();
         loop {
             match self.queue.recv_timeout(LOOK) {
-                Ok(request) => {
-                    let measurement = measurer.measure(request);
-                    let measured = &self.shared.measured;
-                    measured.lock().unwrap_or_else(PoisonError::into_inner).push(measurement);
-                    self.shared.wake();
-                }
+                Ok(job) => self.do_job(job, &mut measurer),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
             self.look();
         }
+    }
+
+    fn do_job(&self, job: Job, measurer: &mut Measurer) {
+        match job {
+            Job::Measure(request) => {
+                let measurement = measurer.measure(*request);
+                let measured = &self.shared.measured;
+                measured.lock().unwrap_or_else(PoisonError::into_inner).push(measurement);
+            }
+            Job::SearchFiles(holders) => {
+                let held = measurer.search_files(&holders);
+                let result = &self.shared.held_files;
+                *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(held);
+            }
+        }
+        self.shared.wake();
     }
 
     /// Detects growth that no account shows.

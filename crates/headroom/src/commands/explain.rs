@@ -54,6 +54,7 @@ mod tests {
             comm: comm.to_owned(),
             rss_bytes: 64 << 20,
             swap_bytes: 0,
+            unmapped_bytes: 0,
             grown_bytes: 0,
         };
         let mut found = Explanation {

@@ -140,10 +140,15 @@ pub fn process(candidate: &Candidate) -> String {
 
 /// Memory of a process.
 pub fn memory(candidate: &Candidate) -> String {
-    let has = match candidate.swap_bytes {
-        0 => Size(candidate.rss_bytes).to_string(),
-        swap => format!("{} and {} swapped", Size(candidate.rss_bytes), Size(swap)),
-    };
+    let mut has = Size(candidate.rss_bytes).to_string();
+    if candidate.swap_bytes > 0 {
+        has += &format!(" and {} swapped", Size(candidate.swap_bytes));
+    }
+    // Page tables of ordinary programs are a 512th of their memory.
+    if candidate.unmapped_bytes > (candidate.rss_bytes / 64).max(1 << 20) {
+        let unmapped = Size(candidate.unmapped_bytes);
+        has += &format!(" and {unmapped} in page tables and files held open");
+    }
     match candidate.grown_bytes {
         0 => has,
         grown => format!("{has}, {} of it taken in the last seconds", Size(grown)),
@@ -164,6 +169,7 @@ mod tests {
             comm: comm.into(),
             rss_bytes: mib << 20,
             swap_bytes: 0,
+            unmapped_bytes: 0,
             grown_bytes: 0,
         };
         Why {

@@ -263,6 +263,7 @@ pub mod tests {
                 comm: "eater\x1b[2J".into(),
                 rss_bytes: MIB,
                 swap_bytes: 0,
+                unmapped_bytes: 0,
                 grown_bytes: 0,
             }),
             others: Vec::new(),

@@ -1,0 +1,88 @@
+//! Memory files that processes hold open, for a system that is short of memory: they are in no
+//! resident set, and the end of the processes frees them.
+
+use std::collections::BTreeMap;
+
+use memory_ledger::{ProcessId, Uid};
+use memory_watch::process::{FileId, Proc, TmpfsDevices};
+
+use super::measure::MOST_DESCRIPTORS;
+
+/// A process whose open files are searched.
+#[derive(Clone, Copy, Debug)]
+pub struct Holder {
+    /// The process.
+    pub id: ProcessId,
+    /// Its real uid: only files of this user count.
+    pub uid: Uid,
+    /// The owner of its user namespace, which shares one budget of descriptors.
+    pub owner: Uid,
+}
+
+/// A memory file and the processes of its owner that hold it open.
+#[derive(Default)]
+struct OpenFile {
+    bytes: u64,
+    holders: Vec<ProcessId>,
+}
+
+/// The memory of the files that each process holds open, bytes. A file of several processes is
+/// divided among them: the end of one frees nothing.
+pub(super) fn held_bytes(
+    holders: &[Holder],
+    proc: &Proc,
+    devices: &mut TmpfsDevices,
+) -> BTreeMap<ProcessId, u64> {
+    let mut left: BTreeMap<Uid, usize> = BTreeMap::new();
+    let mut files: BTreeMap<FileId, OpenFile> = BTreeMap::new();
+    let mut found = Vec::new();
+    for Holder { id, uid, owner } in holders {
+        let left = left.entry(*owner).or_insert(MOST_DESCRIPTORS);
+        *left -= proc.held_files(id.pid, *left, devices, &mut found).unwrap_or(0);
+        for file in found.drain(..).filter(|file| file.owner == *uid) {
+            let open = files.entry(file.id).or_default();
+            open.bytes = file.bytes;
+            // Once, however many descriptors of a file the process has.
+            if open.holders.last() != Some(id) {
+                open.holders.push(*id);
+            }
+        }
+    }
+    let mut held = BTreeMap::new();
+    for OpenFile { bytes, holders } in files.into_values() {
+        let share = bytes / holders.len() as u64;
+        for id in holders {
+            *held.entry(id).or_default() += share;
+        }
+    }
+    held
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::{MemfdFlags, memfd_create};
+
+    use super::*;
+
+    #[test]
+    fn a_file_is_divided_among_the_processes_of_its_owner() {
+        let memfd = memfd_create("test", MemfdFlags::empty()).unwrap();
+        rustix::io::write(&memfd, &[1; 64 << 10]).unwrap();
+        let (own, uid) = (std::process::id(), Uid(rustix::process::getuid().as_raw()));
+        let holder =
+            |pid, uid| Holder { id: ProcessId { pid, start_time: 1 }, uid, owner: Uid(1000) };
+        let held =
+            |holders: &[Holder]| held_bytes(holders, &Proc::default(), &mut TmpfsDevices::new());
+        let before = held(&[holder(own, uid)]).into_values().sum::<u64>();
+        assert!(before >= 64 << 10, "{before}");
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let shared = held(&[holder(own, uid), holder(child.id(), uid)]);
+        let of_other_user = held(&[holder(child.id(), Uid(uid.0 + 1))]);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let of_child = shared.iter().find(|(id, _)| id.pid == child.id()).map(|(_, bytes)| *bytes);
+        assert!(of_child.is_some_and(|bytes| bytes >= 32 << 10), "{shared:?}");
+        assert!(shared.values().sum::<u64>() >= 64 << 10, "{shared:?}");
+        assert!(of_other_user.is_empty(), "{of_other_user:?}");
+    }
+}
