@@ -42,16 +42,19 @@ PEERS = {
 NAMES = [*PEERS, "headroom"]
 
 
-def get(name: str, limit_mib: int | None) -> OomDaemon:
-    """The daemon with this name. `limit_mib` is the limit in the user-limit scenario; only headroom has limits of users."""
+def get(name: str, limit_mib: int | None, *, configured: bool = True) -> OomDaemon:
+    """The daemon with this name. `limit_mib` is the limit in the user-limit scenario; only headroom has limits of users,
+    and none where it is not `configured`."""
     if name in PEERS:
         return PEERS[name]
     if name != "headroom":
         raise LabError(f"no such daemon {name!r}: one of {', '.join(NAMES)}")
     hard = f"{limit_mib}M" if limit_mib else DEFAULT_HARD_LIMIT
     limit = f'[[limit]]\nuser = {USER_UID}\nhard = "{hard}"\n'
-    # The user-limit scenario is about one particular limit, so it overrides the given configuration.
-    keep = "" if limit_mib else "[ -e /payload/headroom/oomd.toml ] || "
+    if not configured:
+        limit = ""
+    # Scenarios about one particular limit, or about none, override the given configuration.
+    keep = "" if limit_mib or not configured else "[ -e /payload/headroom/oomd.toml ] || "
     return OomDaemon(
         f"mkdir -p /run/headroom; {keep}printf %s {shlex.quote(limit)} >/payload/headroom/oomd.toml; "
         "exec /payload/headroom/headroom-oomd --socket /run/headroom/oomd.sock --config /payload/headroom/oomd.toml",

@@ -10,7 +10,9 @@ from . import machine, oom_daemons
 from .errors import LabError, tail
 
 # How long a scenario may last, in seconds of the guest. A thrash and a fork bomb end only if they are killed.
-SECONDS = {"leak": 60, "herd": 60, "forkbomb": 30, "thrash": 40, "user-limit": 40}
+SECONDS = {"leak": 60, "herd": 60, "forkbomb": 30, "thrash": 40, "memfd": 60, "page-tables": 60, "user-limit": 40}
+# Without limits of users: what the load takes is in no resident set, and the machine runs short of memory.
+UNLIMITED = {"memfd", "page-tables"}
 # user-limit: part of the machine's memory that the limited user may have.
 LIMIT_PERCENT = 20
 SCRATCH_MIB = 512
@@ -35,7 +37,7 @@ class Setting:
 def run(setting: Setting, scenario: str, daemon: str, tools: Path) -> dict[str, object]:
     """Runs the scenario. Returns its result and its parameters."""
     limit = setting.memory * LIMIT_PERCENT // 100 if scenario == "user-limit" else None
-    under_test = oom_daemons.get(daemon, limit)
+    under_test = oom_daemons.get(daemon, limit, configured=scenario not in UNLIMITED)
     command = f"/payload/lab-tools scenario --scenario {scenario} --seconds {setting.seconds or SECONDS[scenario]}"
     if limit:
         command += f" --limit-mib {limit}"

@@ -28,7 +28,7 @@ OOM_DAEMONS = ["none", "headroom", "earlyoom", "nohang", "systemd-oomd"]
 STARVED_MS = 1000
 ATTEMPTS = 3
 # Rounds of each scenario: three of those that are compared, one of the others.
-ROUNDS = {"leak": 3, "herd": 3, "thrash": 3, "forkbomb": 1, "user-limit": 1}
+ROUNDS = {"leak": 3, "herd": 3, "thrash": 3, "forkbomb": 1, "memfd": 1, "page-tables": 1, "user-limit": 1}
 
 # Verdict of `conformance compare` on a case that is not as expected.
 UNEXPECTED = re.compile(r"^(\S+): (?:differs and is not|differs in another|listed, but|only in the)", re.MULTILINE)

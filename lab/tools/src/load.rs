@@ -1,5 +1,7 @@
 //! Processes that take too much memory, and a bystander that only holds some.
 
+use std::fs::File;
+use std::os::fd::FromRawFd;
 use std::process::{Child, Command};
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread::sleep;
@@ -17,6 +19,10 @@ const HERD_MIB_PER_S: u64 = 25;
 /// Memory of each process of the fork bomb, and how often it doubles.
 const BOMB_MIB: usize = 1;
 const BOMB_PERIOD: Duration = Duration::from_millis(250);
+
+/// Memory that a page table describes, and page tables that are made with one mapping.
+const PAGE_TABLE_STEP: usize = 2 * MIB;
+const PAGES_AT_ONCE: usize = 256;
 
 /// Holds `--mib` of touched memory forever.
 pub fn hold(options: &Options) -> Result<()> {
@@ -90,6 +96,31 @@ pub fn thrash(options: &Options) -> Result<()> {
     loop {
         file.read_pages();
         memory.read_pages();
+    }
+}
+
+/// Writes to a memory file that it does not map, as fast as possible.
+pub fn memfd(_: &Options) -> Result<()> {
+    use std::io::Write;
+    // SAFETY: the name is terminated.
+    let fd = unsafe { libc::memfd_create(c"load".as_ptr(), libc::MFD_CLOEXEC) };
+    if fd == -1 {
+        return Err(format!("memfd_create: {}", std::io::Error::last_os_error()));
+    }
+    // SAFETY: a new descriptor, which nothing else closes.
+    let mut file = unsafe { File::from_raw_fd(fd) };
+    let block = vec![1; MIB];
+    loop {
+        file.write_all(&block).map_err(|e| format!("cannot write: {e}"))?;
+    }
+}
+
+/// Reads a page of each 2 MiB of memory that it never writes: each read takes a page table.
+pub fn page_tables(_: &Options) -> Result<()> {
+    loop {
+        let memory = Mapping::unwritten(PAGE_TABLE_STEP * PAGES_AT_ONCE)?;
+        memory.read_each(PAGE_TABLE_STEP);
+        std::mem::forget(memory);
     }
 }
 

@@ -35,6 +35,8 @@ fn main() -> ExitCode {
         "herd" => load::herd(&options),
         "forkbomb" => load::forkbomb(&options),
         "thrash" => load::thrash(&options),
+        "memfd" => load::memfd(&options),
+        "page-tables" => load::page_tables(&options),
         _ => {
             Err("usage: lab-tools binder-version DEVICE | spin | scenario --scenario NAME ..."
                 .into())

@@ -73,6 +73,15 @@ impl Mapping {
         )
     }
 
+    /// Memory for reading only, without swap space that is reserved and without huge pages.
+    pub fn unwritten(length: usize) -> Result<Self> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        let mapping = Self::map(length, libc::PROT_READ, flags, -1)?;
+        // SAFETY: the whole mapping, whose contents do not change.
+        unsafe { libc::madvise(mapping.start.cast(), length, libc::MADV_NOHUGEPAGE) };
+        Ok(mapping)
+    }
+
     /// All of a file, read only.
     pub fn file(path: &str) -> Result<Self> {
         let file = File::open(path).map_err(|e| format!("{path}: {e}"))?;
@@ -100,9 +109,14 @@ impl Mapping {
 
     /// Reads a byte of every page and returns their sum.
     pub fn read_pages(&self) -> u64 {
+        self.read_each(PAGE)
+    }
+
+    /// Reads a byte of each `step` bytes and returns their sum.
+    pub fn read_each(&self, step: usize) -> u64 {
         // SAFETY: inside the mapping, which is readable.
         (0..self.length)
-            .step_by(PAGE)
+            .step_by(step)
             .map(|o| u64::from(unsafe { self.start.add(o).read_volatile() }))
             .sum()
     }

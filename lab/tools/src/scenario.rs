@@ -26,8 +26,8 @@ const BYSTANDER_MIB: usize = 64;
 /// percent.
 const THRASH_ANONYMOUS_PERCENT: usize = 90;
 const THRASH_FILE_PERCENT: usize = 20;
-/// The user of the load, and of the interactive process and the bystander, except in user-limit:
-/// there these two belong to `OTHER_UID`.
+/// The user of the load, and of the interactive process and the bystander, except in user-limit,
+/// memfd and page-tables: there these two belong to `OTHER_UID`.
 const USER_UID: u32 = 1000;
 const OTHER_UID: u32 = 1001;
 /// user-limit: growth of the load, its limit (`--limit-mib` overrides) and where it stops by
@@ -56,7 +56,10 @@ pub fn run(options: &Options) -> Result<()> {
     }
     fs::write("/proc/sys/vm/drop_caches", "3").map_err(|e| format!("drop_caches: {e}"))?;
 
-    let neighbour = if name == "user-limit" { OTHER_UID } else { USER_UID };
+    let neighbour = match name.as_str() {
+        "user-limit" | "memfd" | "page-tables" => OTHER_UID,
+        _ => USER_UID,
+    };
     let words = ["interactive", "--shared", PAGE, "--file", &felt];
     let interactive = groups.start("interactive", neighbour, &words)?;
     let words = ["bystander", "--mib", &BYSTANDER_MIB.to_string()];
@@ -95,8 +98,13 @@ fn load(name: &str, total_mib: usize, available_mib: usize, file: &str) -> Resul
         "herd" => vec!["herd", "--shared", PAGE],
         "forkbomb" => vec!["forkbomb"],
         "thrash" => vec!["thrash", "--mib", &taken, "--file", file],
+        "memfd" | "page-tables" => vec![name],
         "user-limit" => vec!["leak", "--rate", &rate, "--cap", &cap],
-        _ => return Err(format!("no scenario {name}: leak, herd, forkbomb, thrash, user-limit")),
+        _ => {
+            return Err(format!(
+                "no scenario {name}: leak, herd, forkbomb, thrash, memfd, page-tables, user-limit"
+            ));
+        }
     };
     Ok(words.into_iter().map(str::to_owned).collect())
 }
