@@ -1,8 +1,10 @@
 //! The mount: made on construction, removed on drop; a mount of a dead server is removed first.
 
 use std::ffi::{CString, OsString};
+use std::fs::DirBuilder;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use headroom_linux::mountinfo::{self, Device, MountEntry};
@@ -221,7 +223,8 @@ impl CreatedFolders {
         let missing: Vec<&Path> =
             path.ancestors().take_while(|folder| folder.symlink_metadata().is_err()).collect();
         for folder in missing.into_iter().rev() {
-            match std::fs::create_dir(folder) {
+            // Whatever the umask is, no other user may put files where the devices will be.
+            match DirBuilder::new().mode(0o755).create(folder) {
                 Ok(()) => self.0.push(folder.to_owned()),
                 Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(fail(folder, "cannot create it")(from_io(error))),

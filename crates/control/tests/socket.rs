@@ -77,6 +77,15 @@ fn small_and_large_replies_arrive_whole() {
 }
 
 #[test]
+fn others_cannot_write_to_the_folder_whatever_the_umask() {
+    let before = rustix::process::umask(rustix::fs::Mode::empty());
+    let running = start();
+    rustix::process::umask(before);
+    let folder = running.path.parent().unwrap().metadata().unwrap();
+    assert_eq!(folder.permissions().mode() & 0o777, 0o755);
+}
+
+#[test]
 fn garbage_gets_an_error_that_names_the_peer_and_other_clients_continue() {
     let running = start();
     let mut bad = Client::connect(&running.path).unwrap();

@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -175,8 +175,10 @@ impl Request {
         let namespace = own_mount_namespace();
         let folder = RunFolder::create(&self.dir, namespace)?;
         let log = folder.log_of_start();
+        let mut options = File::options();
+        options.write(true).create(true).truncate(true).mode(0o644);
         let log_file =
-            File::create(&log).with_context(|| format!("cannot make {}", log.display()))?;
+            options.open(&log).with_context(|| format!("cannot make {}", log.display()))?;
         let flags = rustix::pipe::PipeFlags::CLOEXEC;
         let (ready, ready_writer) = rustix::pipe::pipe_with(flags).context("cannot make a pipe")?;
         let mut command = self.daemon(&folder);

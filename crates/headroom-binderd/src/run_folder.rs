@@ -32,7 +32,9 @@ impl RunFolder {
     pub fn create(mount: &Path, namespace: Option<u64>) -> anyhow::Result<Self> {
         let name = name_of(mount, namespace);
         let path = Path::new(SYSTEM).join(&name);
-        if std::fs::create_dir_all(SYSTEM).and_then(|()| create_own(&path, 0o755)).is_ok() {
+        // Whatever the umask is, no other user may replace what is in it.
+        let system = DirBuilder::new().recursive(true).mode(0o755).create(SYSTEM);
+        if system.and_then(|()| create_own(&path, 0o755)).is_ok() {
             return Ok(Self { path, scope: Scope::System });
         }
         let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);

@@ -1,5 +1,7 @@
 //! The bus of a container: one that is served, or a new one.
 
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -63,8 +65,8 @@ fn start(name: &str, folder: &Path) -> anyhow::Result<()> {
         let is_root = rustix::process::geteuid().is_root();
         ensure!(is_root, "{}: only root can create this bus; use sudo", folder.display());
         unmount_dead(folder);
-        std::fs::create_dir_all(folder)
-            .with_context(|| format!("cannot make {}", folder.display()))?;
+        let made = DirBuilder::new().recursive(true).mode(0o755).create(folder);
+        made.with_context(|| format!("cannot make {}", folder.display()))?;
         let mut helper = programs::binderd()?;
         helper.arg0("mount.binder").arg(name).arg(folder);
         helper

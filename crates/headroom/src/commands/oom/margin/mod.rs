@@ -4,6 +4,8 @@
 pub mod peer;
 
 use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::Instant;
 
@@ -162,7 +164,8 @@ fn reclaim(bytes: u64, cpu: usize) -> anyhow::Result<u64> {
 /// Writes the file atomically.
 fn save(file: &Path, measured: &Measured) -> anyhow::Result<()> {
     let folder = file.parent().context("it is no file's name")?;
-    fs::create_dir_all(folder)?;
+    // Whatever the umask is, the daemon reads this as root's.
+    fs::DirBuilder::new().recursive(true).mode(0o755).create(folder)?;
     let text = format!(
         "# Measured by `headroom oom margin --save`: {} rounds of {} on {} CPUs.\n\
          allocation-bytes-per-s = {}\nreclaim-bytes-per-s = {}\nreaction-us = {}\n",
@@ -174,7 +177,9 @@ fn save(file: &Path, measured: &Measured) -> anyhow::Result<()> {
         measured.reaction_micros,
     );
     let draft = file.with_extension("toml.new");
-    fs::write(&draft, text)?;
+    let mut options = fs::OpenOptions::new();
+    let mut opened = options.write(true).create(true).truncate(true).mode(0o644).open(&draft)?;
+    opened.write_all(text.as_bytes())?;
     Ok(fs::rename(&draft, file)?)
 }
 
