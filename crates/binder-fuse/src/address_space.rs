@@ -8,9 +8,8 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
+use headroom_linux::kept_fd::KeptFd;
 use serde::{Deserialize, Serialize};
-
-use crate::state::KeptFd;
 
 /// While a reader waits, the address space is checked once in this time: a waiting reader is most
 /// likely a thread of it.

@@ -240,7 +240,7 @@ impl ClientHost {
     ///
     /// # Safety
     ///
-    /// As for [`KeptFd::take`](crate::state::KeptFd::take).
+    /// As for [`KeptFd::take`](headroom_linux::kept_fd::KeptFd::take).
     pub(crate) unsafe fn restore_opens(
         &mut self,
         saved: Slab<OpenKey, SavedOpen>,

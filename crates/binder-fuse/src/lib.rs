@@ -74,4 +74,4 @@ pub use server::{
     BufferHolder, Config, DeviceOwner, Event, HeldMemory, Obstacle, PausedServer, Server, TraceEnd,
     TraceOutcome, TracePart, TraceRecord,
 };
-pub use state::{Inherited, KeptFd, ServerState, VerifiedState, check_descriptors};
+pub use state::{ServerState, VerifiedState};

@@ -15,11 +15,10 @@ use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 use binder_driver::ProcessId;
+use headroom_linux::kept_fd::KeptFd;
 use headroom_linux::timer::Timer;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll};
 use serde::{Deserialize, Serialize};
-
-use crate::state::KeptFd;
 
 /// `O_EXCL`: the pidfd is of the thread, not of its process.
 const PIDFD_THREAD: libc::c_uint = libc::O_EXCL as libc::c_uint;

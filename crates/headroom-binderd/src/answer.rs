@@ -6,9 +6,9 @@ use binder_driver::snapshot::{
 use binder_fuse::Server;
 use control::binderd::{Buffers, Device, Handle, Node, Process, Reply, Request, Status, Thread};
 use control::{Answer, Peer};
+use headroom_daemon::upgrade::UpgradeRequests;
 
 use crate::trace;
-use crate::upgrade::UpgradeRequests;
 
 fn may_see(peer: Peer) -> bool {
     peer.is_root() || peer.uid.0 == rustix::process::geteuid().as_raw()
@@ -23,7 +23,16 @@ pub fn answer(
 ) -> Answer<Reply> {
     Answer::Now(match body {
         Ok(Request::Upgrade { program }) => {
-            return upgrades.accept(server.mount_point(), id, peer, program.as_deref());
+            // The open of such a file would wait for a reply of this thread.
+            let of_bus = program.as_deref().filter(|path| path.starts_with(server.mount_point()));
+            let accepted = match of_bus {
+                Some(path) => Err(format!("{}: a file of the bus is no program", path.display())),
+                None => upgrades.accept(id, peer, program.as_deref()),
+            };
+            match accepted {
+                Ok(()) => return Answer::Later,
+                Err(message) => Reply::Error { message },
+            }
         }
         Ok(Request::Status) => Reply::Status(status(server)),
         Ok(Request::Ls) if may_see(peer) => Reply::Ls {

@@ -27,11 +27,12 @@ use headroom_daemon::Signals;
 use headroom_daemon::message::{PlainWriter, plain};
 use headroom_daemon::privileges;
 use headroom_daemon::signals::Signal;
+use headroom_daemon::upgrade::UpgradeRequests;
+use owners::Uid;
 use tracing_subscriber::EnvFilter;
 
 use crate::listeners::Listeners;
-use crate::run_folder::Scope;
-use crate::upgrade::{Completion, Resumed, UpgradeRequests};
+use crate::upgrade::{Completion, Resumed};
 
 /// Tokens of event sources in the server's event loop.
 const SIGNALS: u32 = 0;
@@ -232,7 +233,7 @@ impl Daemon {
         let Self { server, control, .. } = self;
         control.serve_requests(|request| answer::answer(server, upgrades, request));
         let Some(request) = upgrades.take() else { return };
-        let error = upgrade::upgrade(server, control, self.listeners.as_ref(), &request);
+        let error = upgrade::replace_program(server, control, self.listeners.as_ref(), &request);
         tracing::warn!("{error:#}; the running program continues");
         let message = format!("{error:#}; the running program continues");
         control.reply(request.id, &Reply::Error { message });
@@ -272,8 +273,8 @@ fn run(args: &Args) -> anyhow::Result<()> {
         .context("cannot block SIGINT and SIGTERM")?;
     let config = configuration(args);
     let mut daemon = Daemon::start(args, &config)?;
-    let scope = if args.session { Scope::User } else { Scope::System };
-    let mut upgrades = UpgradeRequests::new(scope);
+    let own_user = Uid(rustix::process::geteuid().as_raw());
+    let mut upgrades = UpgradeRequests::new(args.session.then_some(own_user));
     let (life_signs, unheard) = life_signs::LifeSigns::for_manager();
     let (memory, lacking) = pressure::Pressure::watch(args.low_memory, life_signs.interval())
         .context("cannot watch the machine's memory")?;

@@ -6,6 +6,7 @@
 //! * [`options`]: old names of command-line options;
 //! * [`signals`]: signals as a file descriptor;
 //! * [`service_manager`]: readiness and watchdog notifications;
+//! * [`upgrade`]: replaces the program of a running daemon;
 //! * [`user_database`]: users and groups by name and number.
 
 pub mod message;
@@ -14,6 +15,7 @@ pub mod page_out;
 pub mod privileges;
 pub mod service_manager;
 pub mod signals;
+pub mod upgrade;
 pub mod user_database;
 
 pub use service_manager::ServiceManager;

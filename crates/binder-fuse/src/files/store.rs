@@ -5,12 +5,12 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 
 use binder_driver::{Errno, FileToken};
+use headroom_linux::kept_fd::KeptFd;
 use keyed_slab::{Key, Slab, key_types};
 use serde::{Deserialize, Serialize};
 
 use super::closing::{Charge, ClientFile, Closers, exhausted};
 use super::registers::SUPPORTED;
-use crate::state::KeptFd;
 use crate::task_watch::{TaskKind, pidfd_of};
 
 key_types! {

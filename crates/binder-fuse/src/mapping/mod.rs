@@ -8,12 +8,11 @@ mod passthrough;
 
 use std::io;
 
+use headroom_linux::kept_fd::KeptFd;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use notify_store::{CacheBypass, NotifyStore, SavedTruth, Truth};
 pub(crate) use passthrough::Passthrough;
-
-use crate::state::KeptFd;
 
 /// Bytes of a page, the unit of [`Backing::punch`].
 pub(crate) const PAGE: u64 = 4096;

@@ -6,12 +6,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use headroom_linux::kept_fd::KeptFd;
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::{Backing, SavedBacking, checked_range};
 use crate::channel::Channel;
-use crate::state::KeptFd;
 use crate::tree::DEVICE_SIZE;
 use crate::wire::types::{FOPEN_DIRECT_IO, FOPEN_PASSTHROUGH};
 

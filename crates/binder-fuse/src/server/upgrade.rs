@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use binder_driver::Driver;
+use headroom_linux::kept_fd::KeptFd;
 use owners::Owner;
 
 use super::{Config, OPENER, Server, THREAD};
@@ -13,7 +14,7 @@ use crate::error::Error;
 use crate::guardian::Guardian;
 use crate::mapping::{Backing, NotifyStore, Passthrough, SavedBacking};
 use crate::mount::{Mount, SavedMount};
-use crate::state::{KeptFd, SavedServer, ServerState, VerifiedState};
+use crate::state::{SavedServer, ServerState, VerifiedState};
 
 /// How long operations that have begun may take until the server is paused. No client is served
 /// meanwhile.
@@ -74,7 +75,7 @@ enum GuardianState {
 
 impl PausedServer<'_> {
     /// The state to be written. Its descriptors stay open in the next program if they are
-    /// [inherited](crate::KeptFd::set_inherited).
+    /// [inherited](KeptFd::set_inherited).
     pub fn state(&self) -> ServerState<&Driver> {
         let server = &*self.server;
         let saved = SavedServer {

@@ -4,16 +4,14 @@
 //! Each module saves and restores its own part; this one verifies that the parts agree with each
 //! other and with the driver.
 
-mod descriptor;
-
 use std::collections::{HashMap, HashSet};
 
 use binder_driver::state::{SavedDriver, StateError};
 use binder_driver::{Driver, ProcessId};
+use headroom_linux::kept_fd::{KeptFd, check_descriptors};
 use keyed_slab::Slab;
 use serde::{Deserialize, Serialize};
 
-pub use self::descriptor::{Inherited, KeptFd, check_descriptors};
 use crate::address_space::SavedAddressSpace;
 use crate::files::SavedFiles;
 use crate::host::{OpenKey, SavedOpen};

@@ -3,7 +3,7 @@
 use std::ffi::{CString, OsString};
 use std::fs::{File, Metadata};
 use std::io::{self, Read};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
@@ -12,17 +12,16 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail, ensure};
+use headroom_linux::sched::leave_realtime;
 use owners::Uid;
 
-use super::VERIFIED;
+use super::{StateFile, VERIFIED};
 
 /// What the kernel appends to the path of a running program whose file was replaced.
 const DELETED: &[u8] = b" (deleted)";
 /// Write permission of other users than the owner.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 const EXECUTABLE: u32 = 0o111;
-/// Limit for the verification of the state. No client is served meanwhile.
-const CHECK_LIMIT: Duration = Duration::from_secs(10);
 const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 /// Option with which a program continues.
 const RESUME: &str = "--resume=";
@@ -44,11 +43,9 @@ impl Program {
     }
 
     /// Opens a program that only root, and a user who runs the daemon for themselves, can change.
-    pub fn trusted(path: &Path, mount: &Path, user: Option<Uid>) -> anyhow::Result<Self> {
+    pub fn trusted(path: &Path, user: Option<Uid>) -> anyhow::Result<Self> {
         let shown = path.display();
         ensure!(path.is_absolute(), "{shown}: not an absolute path; give one");
-        // The open would wait for a reply of this thread.
-        ensure!(!path.starts_with(mount), "{shown}: a file of the bus is no program");
         Self::open(path.to_owned(), |file| {
             let owner = Uid(file.uid());
             ensure!(
@@ -75,46 +72,59 @@ impl Program {
         let metadata = file.metadata().with_context(|| format!("{shown}: cannot stat it"))?;
         ensure!(
             metadata.is_file() && metadata.mode() & EXECUTABLE != 0,
-            "{shown}: not an executable file; give the path of headroom-binderd"
+            "{shown}: not an executable file; give the path of the daemon's program"
         );
         check(&metadata)?;
         Ok(Self { file, path })
     }
 
-    /// Has the program verify a state.
-    pub fn check(&self, state: &File) -> anyhow::Result<()> {
+    /// Has the program verify a state within `limit`. The daemon serves nobody meanwhile.
+    pub fn check(&self, state: &StateFile, limit: Duration) -> anyhow::Result<()> {
         let shown = self.path.display();
         let mut arguments = arguments();
         let name = arguments.next().unwrap_or_default();
         // The descriptor is closed when the program is executed.
-        let mut child = Command::new(format!("/proc/self/fd/{}", self.file.as_raw_fd()))
+        let mut command = Command::new(format!("/proc/self/fd/{}", self.file.as_raw_fd()));
+        command
             .arg0(name)
             .args(arguments)
             .arg("--check-state")
-            .stdin(state.try_clone().context("cannot duplicate a descriptor")?)
+            .stdin(state.0.try_clone().context("cannot duplicate a descriptor")?)
             .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
+            .stderr(Stdio::piped());
+        // SAFETY: only system calls, which are safe after a fork.
+        unsafe {
+            command.pre_exec(|| {
+                // With the daemon's real-time priority, a program that loops would keep the daemon
+                // from ending it on a machine with one CPU.
+                leave_realtime(-20);
+                Ok(())
+            });
+        }
+        let mut child = command
             .spawn()
             .with_context(|| format!("{shown}: cannot start it to verify the state"))?;
-        let status = wait(&mut child).with_context(|| format!("{shown}: cannot wait for it"))?;
+        let status = wait(&mut child, limit);
+        let status = status.with_context(|| format!("{shown}: cannot wait for it"))?;
         let Some(status) = status else {
-            bail!("{shown}: it did not verify the state within {} s", CHECK_LIMIT.as_secs());
+            bail!("{shown}: it did not verify the state within {} s", limit.as_secs());
         };
         if status.success() && text(child.stdout.take()).trim_end() == VERIFIED {
             return Ok(());
         }
         let errors = text(child.stderr.take());
-        let Some(reason) = errors.lines().find(|line| !line.trim().is_empty()) else {
-            bail!("{shown}: it did not verify the state ({status}): give a headroom-binderd");
+        let Some(first) = errors.lines().find(|line| !line.trim().is_empty()) else {
+            bail!("{shown}: it did not verify the state ({status}): give a program of this daemon");
         };
-        let reason = reason.trim_start_matches("headroom-binderd: ");
+        let named = first.split_once(": ").filter(|(name, _)| name.starts_with("headroom-"));
+        let reason = named.map_or(first, |(_, reason)| reason);
         bail!("{shown}: it cannot continue with the state: {reason}");
     }
 
     /// Executes the program in this process; returns only if that fails.
-    pub fn execute(&self, state: &File) -> anyhow::Error {
+    pub(super) fn execute(&self, state: RawFd) -> anyhow::Error {
         let mut with_resume: Vec<OsString> = arguments().collect();
-        let resume = format!("{RESUME}{}", state.as_raw_fd());
+        let resume = format!("{RESUME}{state}");
         with_resume.insert(with_resume.len().min(1), resume.into());
         let variable = |(name, value): (OsString, OsString)| {
             OsString::from_vec([name.as_bytes(), b"=", value.as_bytes()].concat())
@@ -149,8 +159,8 @@ fn text(output: Option<impl Read>) -> String {
 }
 
 /// Waits for the exit of a child; `None`: it was killed, since it did not exit in time.
-fn wait(child: &mut Child) -> io::Result<Option<ExitStatus>> {
-    let deadline = Instant::now() + CHECK_LIMIT;
+fn wait(child: &mut Child, limit: Duration) -> io::Result<Option<ExitStatus>> {
+    let deadline = Instant::now() + limit;
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(Some(status));
@@ -182,7 +192,7 @@ mod tests {
 
     fn refusal(path: &Path) -> String {
         let own = Uid(rustix::process::geteuid().as_raw());
-        Program::trusted(path, Path::new("/mnt/bus"), Some(own)).unwrap_err().to_string()
+        Program::trusted(path, Some(own)).unwrap_err().to_string()
     }
 
     #[test]
@@ -198,15 +208,14 @@ mod tests {
         }
         file.as_file().set_permissions(Permissions::from_mode(0o755)).unwrap();
         let own = Uid(rustix::process::geteuid().as_raw());
-        let open = |user| Program::trusted(file.path(), Path::new("/mnt/bus"), user);
+        let open = |user| Program::trusted(file.path(), user);
         assert!(open(Some(own)).is_ok());
         assert_eq!(open(None).is_ok(), own == Uid::ROOT, "a user's file in the daemon of root");
     }
 
     #[test]
     fn paths_that_are_no_program_are_refused() {
-        assert!(refusal(Path::new("headroom-binderd")).contains("not an absolute path"));
-        assert!(refusal(Path::new("/mnt/bus/binder")).contains("a file of the bus"));
+        assert!(refusal(Path::new("headroom-oomd")).contains("not an absolute path"));
         assert!(refusal(Path::new("/dev")).contains("not an executable file"));
         assert!(refusal(Path::new("/missing/program")).contains("cannot open it"));
     }

@@ -1,93 +1,26 @@
 //! Replaces the running program by another one in the same process, with the clients attached
 //! (`docs/design/upgrade.md`).
 
-mod program;
-
 use std::convert::Infallible;
-use std::ffi::CString;
-use std::fs::File;
-use std::io::{self, Read, Seek, Write};
-use std::os::fd::FromRawFd;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use binder_driver::Driver;
 use binder_driver::state::{self, StateError};
-use binder_fuse::{Config, Inherited, KeptFd, Server, ServerState, VerifiedState};
+use binder_fuse::{Config, Server, ServerState, VerifiedState};
+use control::RequestId;
 use control::binderd::Reply;
-use control::{Answer, Peer, RequestId};
+use headroom_daemon::upgrade::{self, StateFile, UpgradeRequest};
 use headroom_linux::clock::monotonic_ns;
-use owners::Uid;
-use rustix::fs::{MemfdFlags, memfd_create};
+use headroom_linux::kept_fd::{KeptFd, check_descriptors};
 use serde::{Deserialize, Serialize};
 
-use self::program::Program;
 use crate::listeners::Listeners;
-use crate::run_folder::Scope;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// Output of `--check-state`: the exit status alone may be that of a program that ignores options.
-const VERIFIED: &str = "verified";
-
-/// A request that was accepted.
-pub struct UpgradeRequest {
-    pub id: RequestId,
-    program: Program,
-}
-
-/// Requests for upgrades.
-pub struct UpgradeRequests {
-    scope: Scope,
-    accepted: Option<UpgradeRequest>,
-}
-
-impl UpgradeRequests {
-    pub fn new(scope: Scope) -> Self {
-        Self { scope, accepted: None }
-    }
-
-    /// Accepts a request if its sender may upgrade and the program can be executed. `mount` is the
-    /// mount point of the bus.
-    pub fn accept(
-        &mut self,
-        mount: &Path,
-        id: RequestId,
-        peer: Peer,
-        program: Option<&Path>,
-    ) -> Answer<Reply> {
-        let own = Uid(rustix::process::geteuid().as_raw());
-        let user = (self.scope == Scope::User).then_some(own);
-        // The uid 0 of a container is not that of the machine.
-        let is_root = peer.is_root() && peer.owner.is_root();
-        if !is_root && user != Some(peer.uid) {
-            let message = format!("uid {} may not upgrade the daemon: only root may", peer.uid);
-            return Answer::Now(Reply::Error { message });
-        }
-        if self.accepted.is_some() {
-            let message = "another upgrade has begun: try again".to_owned();
-            return Answer::Now(Reply::Error { message });
-        }
-        let opened = match program {
-            Some(path) => Program::trusted(path, mount, user),
-            None => Program::installed(),
-        };
-        match opened {
-            Ok(program) => {
-                self.accepted = Some(UpgradeRequest { id, program });
-                Answer::Later
-            }
-            Err(error) => Answer::Now(Reply::Error { message: format!("{error:#}") }),
-        }
-    }
-
-    /// Removes and returns the request that was accepted.
-    pub fn take(&mut self) -> Option<UpgradeRequest> {
-        self.accepted.take()
-    }
-}
+/// Limit for the verification of the state. No client is served meanwhile.
+const CHECK_LIMIT: Duration = Duration::from_secs(10);
 
 /// State of the daemon: to be written (`D` is `&Driver`), or read (`Driver`).
 #[derive(Serialize, Deserialize)]
@@ -136,7 +69,7 @@ impl<D> DaemonState<D> {
 
 impl DaemonState<Driver> {
     fn verify(self) -> Result<VerifiedDaemon, StateError> {
-        binder_fuse::check_descriptors(self.descriptors()).map_err(StateError::Inconsistent)?;
+        check_descriptors(self.descriptors()).map_err(StateError::Inconsistent)?;
         let Self { from, paused_ns, descriptors, server } = self;
         Ok(VerifiedDaemon { from, paused_ns, descriptors, server: server.verify()? })
     }
@@ -148,27 +81,25 @@ fn read_verified(bytes: &[u8]) -> Result<VerifiedDaemon, StateError> {
 
 /// Runs `--check-state`: verifies the state in standard input, and reports that.
 pub fn check_state() -> anyhow::Result<()> {
-    let mut bytes = Vec::new();
-    io::stdin().lock().read_to_end(&mut bytes).context("standard input")?;
-    read_verified(&bytes)?;
-    println!("{VERIFIED}");
+    read_verified(&upgrade::read_state_to_check()?)?;
+    upgrade::report_verified();
     Ok(())
 }
 
 /// Replaces the program; returns only if that fails. The server then continues to serve.
-pub fn upgrade(
+pub fn replace_program(
     server: &mut Server,
     control: &control::Server,
     listeners: Option<&Listeners>,
     request: &UpgradeRequest,
 ) -> anyhow::Error {
-    match try_upgrade(server, control, listeners, request) {
+    match try_replace_program(server, control, listeners, request) {
         Ok(never) => match never {},
         Err(error) => error,
     }
 }
 
-fn try_upgrade(
+fn try_replace_program(
     server: &mut Server,
     control: &control::Server,
     listeners: Option<&Listeners>,
@@ -187,39 +118,13 @@ fn try_upgrade(
     let from = VERSION.to_owned();
     let state = DaemonState { from, paused_ns, descriptors, server: paused.state() };
     let bytes = state::write(&state)?;
-    let mut kept = state.descriptors();
+    let kept = state.descriptors();
     drop(state);
-    let mut file: File = memfd_create("binderd-state", MemfdFlags::CLOEXEC)
-        .context("cannot make a file for the state")?
-        .into();
-    file.write_all(&bytes).context("cannot write the state")?;
+    let file = StateFile::create(&bytes)?;
     drop(bytes);
-    file.rewind().context("cannot rewind the state")?;
-    program.check(&file)?;
-    kept.push(KeptFd::of(&file));
+    program.check(&file, CHECK_LIMIT)?;
     paused.end_guardian();
-    let _inherited = InheritedDescriptors::new(kept).context("cannot keep the descriptors open")?;
-    Err(program.execute(&file))
-}
-
-/// Descriptors that the next executed program inherits. Dropping it undoes that.
-struct InheritedDescriptors(Vec<KeptFd>);
-
-impl InheritedDescriptors {
-    fn new(descriptors: Vec<KeptFd>) -> io::Result<Self> {
-        let this = Self(descriptors);
-        this.0.iter().try_for_each(|fd| fd.set_inherited(Inherited::Yes))?;
-        Ok(this)
-    }
-}
-
-impl Drop for InheritedDescriptors {
-    fn drop(&mut self) {
-        for fd in &self.0 {
-            // Cannot fail: it is open.
-            let _ = fd.set_inherited(Inherited::No);
-        }
-    }
+    Err(upgrade::execute(program, &file, kept))
 }
 
 /// What was taken over from the previous program.
@@ -239,8 +144,9 @@ pub struct Completion {
 
 /// Runs `--resume`: continues with the state in the descriptor `fd`.
 pub fn resume(config: &Config, socket: &Path, fd: i32) -> anyhow::Result<Resumed> {
-    restore_name();
-    let VerifiedDaemon { from, paused_ns, descriptors, server } = read_verified(&read_state(fd)?)?;
+    upgrade::restore_name();
+    let VerifiedDaemon { from, paused_ns, descriptors, server } =
+        read_verified(&StateFile::read(fd)?)?;
     // SAFETY: each descriptor occurs once in the verified state, which is used once.
     let take = |kept: KeptFd| unsafe { kept.take() }.context("cannot take over a descriptor");
     let sockets = control::Listeners {
@@ -254,28 +160,6 @@ pub fn resume(config: &Config, socket: &Path, fd: i32) -> anyhow::Result<Resumed
     let server = unsafe { Server::continue_from(config, server) }?;
     let completion = Completion { requester, from, paused_ns };
     Ok(Resumed { server, control, listeners, completion })
-}
-
-/// Gives the process the name of its program: before Linux 6.14, fexecve(3) names it after the
-/// number of the descriptor.
-fn restore_name() {
-    let name = std::env::args_os().next().map(PathBuf::from);
-    let name = name.as_deref().and_then(Path::file_name).map(OsStrExt::as_bytes);
-    if let Some(name) = name.and_then(|name| CString::new(name).ok()) {
-        // The kernel shortens it.
-        let _ = rustix::thread::set_name(&name);
-    }
-}
-
-fn read_state(fd: i32) -> anyhow::Result<Vec<u8>> {
-    ensure!(fd > 2, "--resume {fd}: that one has another use");
-    // SAFETY: the descriptor was passed to us for this purpose and is not used elsewhere in this
-    // process; if it is not open, operations on it fail.
-    let file = unsafe { File::from_raw_fd(fd) };
-    let length = file.metadata().with_context(|| format!("--resume {fd}"))?.len();
-    let mut bytes = vec![0; usize::try_from(length)?];
-    file.read_exact_at(&mut bytes, 0).with_context(|| format!("--resume {fd}"))?;
-    Ok(bytes)
 }
 
 impl Completion {
