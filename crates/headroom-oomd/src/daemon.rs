@@ -15,9 +15,11 @@ use rustix::io::Errno;
 use crate::account_ref::{of_ref, to_ref};
 use crate::clock::until;
 use crate::leases::Leases;
+use crate::log::Log;
 use crate::oom::{OomManager, control as oom_control};
 use crate::reload::Reload;
 use crate::requests::Requests;
+use crate::upgrade::Parts;
 use crate::watchdog::Pulse;
 
 /// Values of `epoll_event.data`.
@@ -30,7 +32,7 @@ const USAGE: u64 = 5;
 
 /// The parts that the event loop serves. They are dropped in this order: the sockets close before
 /// the limits end.
-pub struct Daemon {
+pub struct Daemon<'a> {
     /// The lease socket and its clients.
     pub leases: Leases,
     /// The control socket.
@@ -45,12 +47,14 @@ pub struct Daemon {
     pub manager: ServiceManager,
     /// The configuration.
     pub reload: Reload,
+    /// The log, which is written before another program is executed.
+    pub log: &'a Log,
 }
 
-impl Daemon {
+impl Daemon<'_> {
     /// Runs until a signal terminates the daemon.
     pub fn run(&mut self) -> anyhow::Result<()> {
-        let Self { leases, server, oom, signals, pulse, manager, reload } = self;
+        let Self { leases, server, oom, signals, pulse, manager, reload, log } = self;
         let mut requests = Requests::inherit(oom);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).context("cannot make epoll")?;
         let fds = [
@@ -112,6 +116,7 @@ impl Daemon {
             // Runs after the control requests, since they may have changed limits.
             leases.dispatch(oom);
             publish(oom, server);
+            requests.upgrade(Parts { oom, server, leases, log });
         }
     }
 }

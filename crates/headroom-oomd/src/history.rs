@@ -61,12 +61,18 @@ impl History {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Partitioned::new(KEPT),
             Err(e) => return Err(e),
         };
+        let history = Self::replace(folder, kept.clone())?;
+        Ok((history, kept))
+    }
+
+    /// Replaces the existing file by these decisions, and appends to it from now on.
+    pub fn replace(folder: &Path, kept: Partitioned) -> io::Result<Self> {
+        let path = folder.join(NAME);
         let (lines, queue) = sync_channel(QUEUE);
-        let before = kept.clone();
         let thread = std::thread::Builder::new()
             .name("history".into())
             .stack_size(128 * 1024)
-            .spawn(move || match Book::write_anew(path.clone(), &before) {
+            .spawn(move || match Book::write_anew(path.clone(), &kept) {
                 Ok(book) => book.serve(&queue),
                 Err(e) => {
                     tracing::warn!(
@@ -75,7 +81,7 @@ impl History {
                     );
                 }
             })?;
-        Ok((Self { lines, thread: Some(thread) }, kept))
+        Ok(Self { lines, thread: Some(thread) })
     }
 
     /// Appends a decision or its new state. Never blocks.

@@ -17,6 +17,7 @@
 //! * [`usage`]: actual usage, measured off the event loop;
 //! * [`backstop_worker`]: limits of users' slices behind their limits, through systemd;
 //! * [`watching`]: selects the BPF notifier, or the fallback;
+//! * [`upgrade`]: continues in another program, with the kills in flight;
 //! * [`self_test`]: kills child processes at start, so that the code of a kill is resident;
 //! * [`watchdog`]: detects a stuck event loop;
 //! * [`daemon`]: the event loop;
@@ -39,6 +40,7 @@ pub mod reload;
 pub mod requests;
 pub mod self_test;
 pub mod shrink;
+pub mod upgrade;
 pub mod usage;
 pub mod watchdog;
 pub mod watching;

@@ -26,11 +26,13 @@ use crate::notifications::kill_log::MESSAGE_IDS;
 
 /// Capacity of the queue to the thread, lines.
 const QUEUE: usize = 1024;
-/// Timeout for writing the last lines at exit.
+/// Timeout for writing the last lines at exit, or before another program is executed.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 enum Message {
     Line(Vec<u8>),
+    /// All earlier lines are written when the sender is dropped.
+    Flush(SyncSender<()>),
     End,
 }
 
@@ -100,6 +102,14 @@ impl Log {
         }
         Ok(Self { lines, thread: Some(thread) })
     }
+
+    /// Waits until the lines so far are written, up to a limit.
+    pub fn flush(&self) {
+        let (written, flushed) = sync_channel(0);
+        if self.lines.try_send(Message::Flush(written)).is_ok() {
+            let _ = flushed.recv_timeout(PATIENCE);
+        }
+    }
 }
 
 /// systemd has connected standard error to the journal (`$JOURNAL_STREAM`, systemd.exec(5)), and
@@ -129,7 +139,15 @@ fn journal_layers() -> io::Result<Vec<BoxedLayer>> {
 }
 
 fn write_lines(queue: &Receiver<Message>, lost: &AtomicU64) {
-    while let Ok(Message::Line(line)) = queue.recv() {
+    loop {
+        let line = match queue.recv() {
+            Ok(Message::Line(line)) => line,
+            Ok(Message::Flush(written)) => {
+                drop(written);
+                continue;
+            }
+            Ok(Message::End) | Err(_) => return,
+        };
         let mut out = PlainWriter(io::stderr().lock());
         // If standard error is closed, there is no other place to report that.
         let _ = out.write_all(&line);

@@ -8,7 +8,6 @@ use anyhow::Context;
 use clap::Parser;
 use control::{
     BINDERD_SOCKET, Client, ControlError, MARGIN_FILE, OOMD_SOCKET, PINS_FOLDER, STATE_FOLDER,
-    Server,
 };
 use headroom_daemon::message::plain;
 use headroom_daemon::privileges::{self, PrivilegeError};
@@ -22,11 +21,12 @@ use headroom_oomd::leases::Leases;
 use headroom_oomd::log::Log;
 use headroom_oomd::notifications::metrics::Exporter;
 use headroom_oomd::notifications::queue::NotificationQueue;
-use headroom_oomd::oom::{AfterExit, OomManager, control as oom_control, reconfigure};
-use headroom_oomd::records::Records;
+use headroom_oomd::oom::{AfterExit, OomManager, TakenOver, control as oom_control, reconfigure};
+use headroom_oomd::records::{Records, SavedRecords};
 use headroom_oomd::reload::Reload;
 use headroom_oomd::self_test::SelfTest;
 use headroom_oomd::shrink::Shrinker;
+use headroom_oomd::upgrade::{self, Listening, Resumed};
 use headroom_oomd::usage::UsageWorker;
 use headroom_oomd::watchdog::{self, Finding, Pulse};
 use headroom_oomd::watching;
@@ -69,6 +69,13 @@ struct Arguments {
     /// Print the effective configuration as JSON and exit; `headroom config check` prints text
     #[arg(long)]
     check_config: bool,
+    /// Verify the state in standard input and exit; used by `headroom oom upgrade`
+    #[arg(long)]
+    check_state: bool,
+    /// Continue with the state and the descriptors of the program that was replaced; used by
+    /// `headroom oom upgrade`
+    #[arg(long, value_name = "FD")]
+    resume: Option<i32>,
     /// Source of memory events
     #[arg(long, value_enum, default_value_t)]
     notifier: watching::Wanted,
@@ -150,12 +157,20 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     if arguments.check_config {
         return print_config(&config, arguments);
     }
+    if arguments.check_state {
+        return upgrade::check_state(arguments.notifier);
+    }
+    let resumed = arguments.resume.map(upgrade::resume).transpose()?;
+    let (taken_over, saved, sockets) = match resumed {
+        Some(Resumed { oom, records, sockets }) => (oom, Some(records), Some(sockets)),
+        None => (TakenOver::default(), None, None),
+    };
     let signals = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
     let signals = Signals::block(&signals).context("cannot block SIGINT, SIGTERM and SIGHUP")?;
-    let _log = Log::start().context("cannot start the log thread")?;
+    let log = Log::start().context("cannot start the log thread")?;
     // Checked before anything is killed. The socket itself is bound last, as the sign that limits
     // are in force.
-    if Client::connect(&arguments.socket).is_ok() {
+    if sockets.is_none() && Client::connect(&arguments.socket).is_ok() {
         return Err(ControlError::InUse(arguments.socket.clone()).into());
     }
 
@@ -169,7 +184,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     degraded.extend(chosen.degraded);
     let (reaper, pulse) = start_threads(&manager, &mut degraded)?;
 
-    let (records, problem) = open_records(arguments);
+    let (records, problem) = open_records(arguments, saved);
     degraded.extend(problem);
     let (ordinary, problem) = match ordinary_users::ordinary(&arguments.login_defs) {
         Ok(uids) => (uids, None),
@@ -184,6 +199,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
         .margin(margin)
         .ordinary_users(ordinary)
         .after_exit(arguments.after_exit())
+        .take_over(taken_over)
         .build()
         .context("cannot make epoll")?;
     oom.records_mut().notify_through(
@@ -201,13 +217,17 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
         tracing::warn!("degraded: {what}");
     }
     reload.started(degraded);
-    let server = Server::bind(&arguments.socket, SOCKET_MODE)?;
-    let leases = Leases::start(&arguments.socket, &mut oom)
+    let listening = Listening::start(&arguments.socket, SOCKET_MODE, sockets)?;
+    let Listening { mut server, leases, completion } = listening;
+    let leases = Leases::start(&arguments.socket, leases, &mut oom)
         .context("cannot offer leases beside the control socket")?;
     let notifier = oom_control::status(&oom, &[]).notifier;
     tracing::info!(notifier, socket = %arguments.socket.display(), "ready");
     manager.ready(&oom_control::status_line(&oom));
-    Daemon { leases, server, oom, signals, pulse, manager, reload }.run()?;
+    if let Some(completion) = completion {
+        completion.report(&mut server);
+    }
+    Daemon { leases, server, oom, signals, pulse, manager, reload, log: &log }.run()?;
     match arguments.after_exit() {
         AfterExit::KeepLimits => {
             tracing::info!("stopping; the kernel keeps enforcing the limits where it can");
@@ -245,21 +265,29 @@ fn start_threads(
     Ok((reaper, pulse))
 }
 
-/// The decisions of earlier daemons, if they are kept, or why they are not.
-fn open_records(arguments: &Arguments) -> (Records, Option<String>) {
+/// The decisions of the program before this one, or else of earlier daemons if they are kept, or
+/// why they are not.
+fn open_records(arguments: &Arguments, saved: Option<SavedRecords>) -> (Records, Option<String>) {
+    let before = saved.map(Records::continue_from);
     let Some(folder) = arguments.folder(arguments.state_dir.as_ref(), STATE_FOLDER) else {
-        return (Records::default(), None);
+        return (before.unwrap_or_default(), None);
     };
-    match History::open(&folder) {
-        Ok((history, before)) => (Records::of(history, before), None),
-        Err(e) => {
-            let folder = folder.display();
-            let problem = format!(
-                "cannot keep decisions in {folder} ({e}), so they are lost when the daemon stops; \
-                 choose another --state-dir"
-            );
-            (Records::default(), Some(problem))
+    let problem = |e| {
+        let folder = folder.display();
+        format!(
+            "cannot keep decisions in {folder} ({e}), so they are lost when the daemon stops; \
+             choose another --state-dir"
+        )
+    };
+    match before {
+        Some(mut records) => {
+            let kept = records.keep_in(&folder);
+            (records, kept.err().map(problem))
         }
+        None => match History::open(&folder) {
+            Ok((history, before)) => (Records::of(history, before), None),
+            Err(e) => (Records::default(), Some(problem(e))),
+        },
     }
 }
 

@@ -2,69 +2,14 @@
 
 mod support;
 
-use std::path::{Path, PathBuf};
-
 use control::Uid;
 use control::oomd::{AccountRef, KilledBy, Outcome, Reply, Request, UserLimit};
-use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use support::daemon::Daemon;
 use support::hog::Hog;
-use support::{MIB, eventually, privileged};
+use support::place::{Place, option};
+use support::{MIB, eventually};
 
 const UID: Uid = Uid(62810);
-
-/// A BPF filesystem for this test, unmounted on drop, and a state directory.
-struct Place {
-    bpffs: PathBuf,
-    dir: tempfile::TempDir,
-}
-
-impl Place {
-    fn new() -> Option<Self> {
-        if !privileged() {
-            return None;
-        }
-        let dir = tempfile::tempdir().unwrap();
-        let bpffs = dir.path().join("bpf");
-        std::fs::create_dir(&bpffs).unwrap();
-        if let Err(errno) = mount("bpf", &bpffs, "bpf", MountFlags::empty(), None) {
-            test_support::skip(format_args!("cannot mount a BPF filesystem: {errno}"));
-            return None;
-        }
-        Some(Self { bpffs, dir })
-    }
-
-    fn pins(&self) -> PathBuf {
-        self.bpffs.join("headroom")
-    }
-
-    fn arguments(&self) -> Vec<String> {
-        let state = self.dir.path().join("state");
-        [
-            "--notifier=bpf".into(),
-            option("--bpf-pin-dir", &self.pins()),
-            option("--state-dir", &state),
-        ]
-        .to_vec()
-    }
-
-    fn daemon(&self, config: &str, more: &[&str]) -> Daemon {
-        let arguments = self.arguments();
-        let arguments: Vec<&str> =
-            arguments.iter().map(String::as_str).chain(more.iter().copied()).collect();
-        Daemon::start(config, &arguments)
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = unmount(&self.bpffs, UnmountFlags::DETACH);
-    }
-}
-
-fn option(name: &str, path: &Path) -> String {
-    format!("{name}={}", path.display())
-}
 
 fn dies(hog: &mut Hog) {
     eventually("the process dies", || (!hog.is_alive()).then_some(()));

@@ -58,6 +58,8 @@ fn with_the_service_settings_the_notifier_kills_and_a_successor_takes_over() {
     assert_eq!(degraded.iter().filter(unexpected).count(), 0, "{degraded:?}");
     assert_eq!(break_a_limit(&daemon, UID), Some(KilledBy::Kernel));
     assert!(matches!(daemon.request(&Request::Explain { account: None }), Reply::Explained(_)));
+    let upgraded = daemon.request(&Request::Upgrade { program: None });
+    assert!(matches!(upgraded, Reply::Upgraded { .. }), "{upgraded:?}");
     daemon.die();
     daemon.start_again("");
     assert_eq!(daemon.why(UID).len(), 1);

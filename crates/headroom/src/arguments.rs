@@ -378,6 +378,15 @@ pub enum OomCommand {
         #[arg(long, hide = true, value_name = "DIR", conflicts_with = "bpf_pin_dir")]
         pins: Option<PathBuf>,
     },
+    /// Replace the program of headroom-oomd while its limits are in force
+    ///
+    /// The new program continues in the same process with all limits, leases and kills in flight.
+    /// It verifies the state before the running program ends; if it cannot continue with it, the
+    /// running program does. The kernel enforces limits meanwhile. Only root may upgrade.
+    Upgrade {
+        /// A program that root owns and no other user can write to [default: the installed one]
+        program: Option<PathBuf>,
+    },
     /// Internal: a process that a measurement kills
     #[command(hide = true)]
     MarginPeer(MarginPeer),

@@ -61,6 +61,9 @@ fn dispatch(arguments: &Arguments) -> anyhow::Result<ExitCode> {
             let old = options::renamed("--pins", pins.as_ref(), "--bpf-pin-dir");
             oom::detach::detach(globals, old.unwrap_or(bpf_pin_dir))?;
         }
+        Command::Oom(OomCommand::Upgrade { program }) => {
+            oom::upgrade::upgrade(globals, program.as_deref())?;
+        }
         Command::Oom(OomCommand::MarginPeer(peer)) => oom::margin::peer::be(peer)?,
         Command::Reserve(options) => return reserve::reserve(globals, options),
         Command::Binder(BinderCommand::Ls) => binder::ls::ls(globals)?,

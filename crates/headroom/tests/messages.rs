@@ -59,6 +59,7 @@ const REQUESTS: &[&[&str]] = &[
     &["binder", "trace"],
     &["binder", "reclaim"],
     &["binder", "upgrade"],
+    &["oom", "upgrade"],
 ];
 
 /// Invalid configurations, each the text of a file.

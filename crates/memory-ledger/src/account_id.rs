@@ -6,10 +6,12 @@
 use std::fmt;
 
 pub use owners::Uid;
+use serde::{Deserialize, Serialize};
 
 /// The account of a [group](crate::group) of users. Derived from the group's name, so that a
 /// restarted daemon finds the same account.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "u16")]
 pub struct GroupId(u16);
 
 impl GroupId {
@@ -28,6 +30,14 @@ impl GroupId {
     }
 }
 
+impl TryFrom<u16> for GroupId {
+    type Error = &'static str;
+
+    fn try_from(id: u16) -> Result<Self, Self::Error> {
+        Self::new(id).ok_or("not the number of a group")
+    }
+}
+
 impl fmt::Display for GroupId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.0)
@@ -35,7 +45,7 @@ impl fmt::Display for GroupId {
 }
 
 /// The account of a [cgroup](crate::cgroup). Derived from its path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct CgroupId(pub u16);
 
 impl fmt::Display for CgroupId {
@@ -45,7 +55,7 @@ impl fmt::Display for CgroupId {
 }
 
 /// Identifies an account by its owner.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum AccountId {
     /// Memory of one user.
     User(Uid),

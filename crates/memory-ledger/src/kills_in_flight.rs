@@ -17,6 +17,10 @@
 //!   awaits until no kill blocks the account;
 //! * every kill settles, at the latest when its grace period is over.
 
+use std::collections::HashSet;
+
+use serde::{Deserialize, Serialize};
+
 use crate::account::Reading;
 use crate::account_id::AccountId;
 use crate::process::{Process, ProcessId};
@@ -50,7 +54,7 @@ const NS_PER_SECOND: u128 = 1_000_000_000;
 const ROOM: usize = 64;
 
 /// Identifies a kill in flight. Tokens start at 1 and are never reused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct KillToken(pub u64);
 
 /// The process that sent the signal.
@@ -63,7 +67,7 @@ pub enum Sender {
 }
 
 /// The signal that was sent to the victim.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Signal {
     /// SIGKILL.
     Kill,
@@ -122,7 +126,7 @@ pub enum Latch {
 }
 
 /// How the wait for a victim ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Settled {
     /// The victim's memory is back; the next process may be killed if that was not enough.
     Back {
@@ -178,7 +182,7 @@ pub enum Action {
 }
 
 /// State of an account's wait for a victim's memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Wait {
     /// Does not wait: see [`ChargedAccount::used_bytes`].
     Nothing,
@@ -190,7 +194,7 @@ enum Wait {
     Over(Settled),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct ChargedKill {
     account: AccountId,
     wait: Wait,
@@ -198,7 +202,7 @@ struct ChargedKill {
 }
 
 /// Whether the next kill for the account has to wait for this one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Blocking {
     Blocks,
     /// The kill did not help in time.
@@ -218,7 +222,7 @@ impl ChargedKill {
 }
 
 /// Usage of an account without its victims, while that is over its limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Excess {
     account: AccountId,
     /// Bytes above the limit at `since_ns`.
@@ -228,7 +232,7 @@ struct Excess {
 }
 
 /// Whether a tracer holds a victim at its exit (`PTRACE_O_TRACEEXIT`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Held {
     No,
     Since(u64),
@@ -237,7 +241,7 @@ enum Held {
 }
 
 /// A victim that has been signalled, and its memory is not back yet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InFlightKill {
     /// Unique id of the kill.
     pub token: KillToken,
@@ -302,6 +306,11 @@ impl InFlightKill {
     fn left_bytes(&self) -> u64 {
         let emptied = self.held != Held::No && self.released_ns.is_some();
         if self.gone_ns.is_some() || emptied { 0 } else { self.bytes }
+    }
+
+    /// The victim has exited.
+    pub fn is_gone(&self) -> bool {
+        self.gone_ns.is_some()
     }
 
     fn charges(&self) -> impl Iterator<Item = &ChargedKill> {
@@ -399,14 +408,15 @@ impl InFlightKill {
     }
 }
 
-/// All kills in flight.
-#[derive(Clone, Debug)]
+/// All kills in flight. Serialisable, for the daemon of another version that continues with them.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct KillsInFlight {
     kills: Vec<InFlightKill>,
     last_token: u64,
     /// Accounts with a latch that is taken for a kill in flight.
     latched: Vec<AccountId>,
     /// Accounts with a latch that one scan saw taken though no kill is in flight for them.
+    #[serde(skip)]
     orphaned_latches: Vec<AccountId>,
     /// Victims that did not exit; never selected again.
     stuck: Vec<ProcessId>,
@@ -415,6 +425,7 @@ pub struct KillsInFlight {
     /// Accounts that became free and were not reported yet, with the decision id of the last kill.
     free: Vec<(AccountId, Option<u64>)>,
     /// The time of the latest [`KillsInFlight::poll`].
+    #[serde(skip)]
     polled_ns: u64,
 }
 
@@ -434,6 +445,40 @@ impl Default for KillsInFlight {
 }
 
 impl KillsInFlight {
+    /// Verifies kills that were read back; they then continue as those that were written.
+    pub fn verify(mut self) -> Result<Self, String> {
+        let mut tokens = HashSet::new();
+        let mut awaited = HashSet::new();
+        for kill in &self.kills {
+            let KillToken(token) = kill.token;
+            if !(1..=self.last_token).contains(&token) || !tokens.insert(token) {
+                return Err(format!("kill {token} has the number of another one"));
+            }
+            for charge in kill.charges().filter(|charge| charge.is_awaited()) {
+                if !awaited.insert(charge.account) {
+                    return Err(format!("{} awaits two kills", charge.account));
+                }
+            }
+        }
+        let latched: HashSet<_> = self.latched.iter().collect();
+        if latched.len() != self.latched.len() {
+            return Err("a latch is taken twice".into());
+        }
+        self.kills.reserve(ROOM);
+        self.latched.reserve(ROOM);
+        self.excesses.reserve(ROOM);
+        self.free.reserve(ROOM);
+        Ok(self)
+    }
+
+    /// Accounts whose latch is taken, with a victim that each waits for.
+    pub fn latched(&self) -> impl Iterator<Item = (AccountId, ProcessId)> {
+        self.latched.iter().filter_map(|account| {
+            let kill = self.kills.iter().find(|kill| kill.blocks(*account))?;
+            Some((*account, kill.victim))
+        })
+    }
+
     /// All kills in flight, in no particular order.
     pub fn all(&self) -> &[InFlightKill] {
         &self.kills

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use crate::account_id::{AccountId, Uid};
 
 /// The window over which growth and births count, nanoseconds. Long enough to see a process that
@@ -9,7 +11,9 @@ use crate::account_id::{AccountId, Uid};
 pub const WINDOW_NS: u64 = 4_000_000_000;
 
 /// Identifies a process uniquely: pids are reused, a pid with its start time is not.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub struct ProcessId {
     /// Process (thread group) id.
     pub pid: u32,

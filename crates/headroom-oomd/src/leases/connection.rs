@@ -107,6 +107,11 @@ impl Listener {
         Ok(Self { path: path.to_owned(), fd })
     }
 
+    /// A socket that listens on `path` already.
+    pub fn from_fd(path: &Path, fd: OwnedFd) -> Self {
+        Self { path: path.to_owned(), fd }
+    }
+
     /// Accepts the next connection. `None`: there is none, or `accept` failed.
     pub fn accept(&self) -> Option<Connection> {
         loop {

@@ -102,11 +102,20 @@ pub struct Leases {
 }
 
 impl Leases {
-    /// Listens beside the control socket and takes over the leases of the last daemon.
-    pub fn start(control_socket: &Path, oom: &mut OomManager) -> anyhow::Result<Self> {
+    /// Listens beside the control socket, by `socket` if that listens already, and takes over the
+    /// leases of the last daemon.
+    pub fn start(
+        control_socket: &Path,
+        socket: Option<OwnedFd>,
+        oom: &mut OomManager,
+    ) -> anyhow::Result<Self> {
         let folder = control_socket.parent().unwrap_or(Path::new("."));
         let (journal, records) = Journal::open(&folder.join(JOURNAL_NAME))?;
-        let listener = Listener::bind(&folder.join(LEASE_SOCKET_NAME))?;
+        let path = folder.join(LEASE_SOCKET_NAME);
+        let listener = match socket {
+            Some(socket) => Listener::from_fd(&path, socket),
+            None => Listener::bind(&path)?,
+        };
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).context("cannot make epoll")?;
         let word = epoll::EventData::new_u64(LISTENER);
         epoll::add(&epoll, &listener.fd, word, epoll::EventFlags::IN).context("cannot watch")?;
@@ -134,6 +143,11 @@ impl Leases {
         };
         leases.take_over(records, oom);
         Ok(leases)
+    }
+
+    /// The listening socket.
+    pub fn listener(&self) -> BorrowedFd<'_> {
+        self.listener.fd.as_fd()
     }
 
     /// Handles everything that is due. Must be called when the fd is readable, when the deadline

@@ -93,9 +93,9 @@ impl Running {
         });
     }
 
-    /// Whether no program runs.
-    pub fn is_empty(&self) -> bool {
-        self.children.is_empty()
+    /// Number of programs that run.
+    pub fn count(&self) -> usize {
+        self.children.len()
     }
 }
 
@@ -130,6 +130,6 @@ mod tests {
             child.wait().unwrap();
         }
         running.reap();
-        assert!(running.is_empty());
+        assert_eq!(running.count(), 0);
     }
 }

@@ -96,6 +96,11 @@ impl PreKillHook {
         program.clone_from(&hooks.before);
     }
 
+    /// Whether the program runs, maybe beyond its budget.
+    pub fn is_running(&self) -> bool {
+        self.shared.busy.load(Ordering::Acquire)
+    }
+
     /// Runs the program, unless an earlier one still runs, and waits for it within the budget.
     pub fn run(&self, info: PreKillInfo) {
         let shared = &*self.shared;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -56,6 +56,10 @@ enum Notification {
 pub struct NotificationQueue {
     sender: SyncSender<Notification>,
     dropped: Arc<AtomicU64>,
+    /// Notifications that are queued or being handled.
+    queued: Arc<AtomicU64>,
+    /// Programs of hooks that run.
+    running: Arc<AtomicUsize>,
     pre_kill_hook: PreKillHook,
     thread: Option<JoinHandle<()>>,
 }
@@ -64,10 +68,13 @@ impl NotificationQueue {
     /// Starts the threads.
     pub fn start() -> io::Result<Self> {
         let (sender, queue) = sync_channel(QUEUE);
-        let dropped = Arc::new(AtomicU64::new(0));
+        let (dropped, queued) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let running = Arc::new(AtomicUsize::new(0));
         let work = Work {
             queue,
             dropped: dropped.clone(),
+            queued: queued.clone(),
+            running_count: running.clone(),
             config: NotificationConfig::default(),
             running: Running::default(),
             warned: BTreeMap::new(),
@@ -75,7 +82,7 @@ impl NotificationQueue {
         let pre_kill_hook = PreKillHook::start()?;
         let thread =
             std::thread::Builder::new().name("notifications".into()).spawn(move || work.run())?;
-        Ok(Self { sender, dropped, pre_kill_hook, thread: Some(thread) })
+        Ok(Self { sender, dropped, queued, running, pre_kill_hook, thread: Some(thread) })
     }
 
     /// Applies a configuration.
@@ -85,8 +92,21 @@ impl NotificationQueue {
     }
 
     fn send(&self, notification: Notification) {
+        self.queued.fetch_add(1, Ordering::Relaxed);
         if self.sender.try_send(notification).is_err() {
+            self.queued.fetch_sub(1, Ordering::Relaxed);
             self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Work that would be lost if the threads ended now.
+    pub fn unfinished(&self) -> Option<&'static str> {
+        if self.queued.load(Ordering::Acquire) > 0 {
+            Some("notifications are being sent: try again")
+        } else if self.running.load(Ordering::Acquire) > 0 || self.pre_kill_hook.is_running() {
+            Some("a program of a hook runs: try again when it has ended")
+        } else {
+            None
         }
     }
 
@@ -126,6 +146,8 @@ impl Drop for NotificationQueue {
 struct Work {
     queue: Receiver<Notification>,
     dropped: Arc<AtomicU64>,
+    queued: Arc<AtomicU64>,
+    running_count: Arc<AtomicUsize>,
     config: NotificationConfig,
     running: Running,
     /// Time of the last warning per account.
@@ -136,17 +158,22 @@ impl Work {
     fn run(mut self) {
         use_ordinary_priority();
         loop {
-            let received = if self.running.is_empty() {
+            let received = if self.running.count() == 0 {
                 self.queue.recv().map_err(|_| RecvTimeoutError::Disconnected)
             } else {
                 self.queue.recv_timeout(TICK)
             };
             match received {
                 Ok(Notification::End) | Err(RecvTimeoutError::Disconnected) => return,
-                Ok(notification) => self.handle(notification),
+                Ok(notification) => {
+                    self.handle(notification);
+                    self.running_count.store(self.running.count(), Ordering::Release);
+                    self.queued.fetch_sub(1, Ordering::Release);
+                }
                 Err(RecvTimeoutError::Timeout) => {}
             }
             self.running.reap();
+            self.running_count.store(self.running.count(), Ordering::Release);
             let dropped = self.dropped.swap(0, Ordering::Relaxed);
             if dropped > 0 {
                 tracing::warn!(

@@ -1,21 +1,57 @@
-//! Limits and accounts left by a daemon that was killed.
+//! Limits and accounts left by a daemon that was killed, or by the program before this one.
 //!
 //! Beside each account the kernel keeps a memo with the origin of the limit. From it, the next
 //! daemon restores the limits that were set at runtime; limits of the configuration come from its
-//! own configuration.
+//! own configuration. An upgrade passes the memos in its state as well: without pins, or with the
+//! pins of another version of the BPF programs, the kernel has none.
 
-use memory_ledger::{Groups, Limit, LimitError, Requester, Source};
-use memory_watch::Inherited;
+use memory_ledger::{AccountId, Count, Groups, Limit, LimitError, Requester, Source};
+use memory_watch::{Inherited, SlotLimit};
+use serde::{Deserialize, Serialize};
 
 use super::manager::OomManager;
 use super::origin::Origin;
+
+/// A limit with its origin.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct SavedLimit {
+    account: AccountId,
+    soft_pages: u64,
+    hard_pages: u64,
+    count: Count,
+    memo: u64,
+}
+
+impl From<SavedLimit> for Inherited {
+    fn from(saved: SavedLimit) -> Self {
+        let SavedLimit { account, soft_pages, hard_pages, count, memo } = saved;
+        Self { account, limit: SlotLimit { soft_pages, hard_pages }, count, memo }
+    }
+}
+
+/// The limits in force that were set at runtime.
+pub(super) fn save(manager: &OomManager) -> Vec<SavedLimit> {
+    let page_bytes = manager.accounts().page_bytes();
+    let accounts = manager.accounts().ledger().accounts().iter();
+    let save = |account: &memory_ledger::Account| {
+        let (origin, limit) = (Origin::of(&account.layers()), account.limit());
+        (origin.runtime || origin.own).then(|| SavedLimit {
+            account: account.id,
+            soft_pages: limit.soft_bytes() / page_bytes,
+            hard_pages: limit.hard_bytes() / page_bytes,
+            count: limit.count(),
+            memo: origin.memo(),
+        })
+    };
+    accounts.filter_map(save).collect()
+}
 
 /// Takes over the limits that root set at runtime. Must be called before the limits of the
 /// configuration are applied, over which they take precedence. `groups` are those of the
 /// configuration.
 pub(super) fn inherit_runtime_limits(manager: &mut OomManager, groups: &Groups) {
     manager.state.accounts.ledger_mut().set_groups(groups.clone());
-    for inherited in manager.accounts().watch().inherited() {
+    for inherited in manager.inherited() {
         let origin = Origin::of_memo(inherited.memo);
         if !origin.runtime || origin.base_bytes == 0 {
             continue;
@@ -33,7 +69,7 @@ pub(super) fn inherit_runtime_limits(manager: &mut OomManager, groups: &Groups) 
 /// Takes over the limits that users set for themselves, and drops limits that are no longer in the
 /// configuration. Must be called after the limits of the configuration are applied.
 pub(super) fn inherit_own_limits(manager: &mut OomManager) {
-    for inherited in manager.accounts().watch().inherited() {
+    for inherited in manager.inherited() {
         let account = inherited.account;
         // Only users have limits of their own.
         if let Some(uid) = account.user()
@@ -44,6 +80,8 @@ pub(super) fn inherit_own_limits(manager: &mut OomManager) {
             let limit = Limit::new(inherited.limit.hard_pages * page_bytes, soft_bytes);
             inherit(manager, &inherited, limit, Requester::User(uid));
         }
+    }
+    for Inherited { account, .. } in manager.accounts().watch().inherited() {
         if manager.accounts().ledger().account(account).is_none()
             && let Err(error) = manager.state.accounts.watch_mut().clear_limit(account)
         {

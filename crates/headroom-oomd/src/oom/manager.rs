@@ -15,20 +15,22 @@ use control::oomd::{HeldMemory, Trigger, Why};
 use headroom_linux::clock::monotonic_ns;
 use memory_ledger::cgroup::owner_of;
 use memory_ledger::{
-    AccountId, Action, Cause, CgroupId, Change, KillToken, KillsInFlight, Latch, Limit, Margin,
-    NoVictim, Phase, Process, ProcessId, Refusal, Requester, Source, Thresholds, Uid,
+    AccountId, Action, Cause, CgroupId, Change, KillToken, Latch, Limit, Margin, NoVictim, Phase,
+    Process, ProcessId, Refusal, Requester, Source, Thresholds, Uid,
 };
-use memory_watch::{Event, NotifierError, ProcessSample, Watch};
+use memory_watch::{Event, Inherited, NotifierError, ProcessSample, Watch};
 use reclaim::Reaper;
 
 use super::accounts::Accounts;
 use super::cgroup_limits::{CgroupLimits, Listing};
 use super::default_limits::DefaultLimits;
 use super::executor::Executor;
+use super::inherited_limits::{self, SavedLimit};
 use super::kill_plan::{Decision, KillPlan, Purpose, Unarmed};
 use super::kill_record::{no_victim_record, observed_record};
 use super::process_snapshot::ProcessSnapshot;
 use super::relief::Relief;
+use super::saved_kills::{SavedKills, TakenOverKills};
 use super::scan_timer::{ScanTimer, Urgency};
 use super::shared_state::SharedState;
 use super::system_monitor::{SystemLook, SystemMonitor};
@@ -79,9 +81,24 @@ pub struct OomManagerBuilder {
     ordinary: RangeInclusive<Uid>,
     cgroup_root: Option<PathBuf>,
     after_exit: AfterExit,
+    taken_over: TakenOver,
+}
+
+/// What the program before this one has passed.
+#[derive(Default)]
+pub struct TakenOver {
+    /// Kills in flight.
+    pub kills: TakenOverKills,
+    /// Limits that were set at runtime.
+    pub limits: Vec<SavedLimit>,
 }
 
 impl OomManagerBuilder {
+    /// Continues with the kills and limits of the program before this one.
+    pub fn take_over(self, taken_over: TakenOver) -> Self {
+        Self { taken_over, ..self }
+    }
+
     /// Continues with these decisions; the default is none.
     pub fn records(self, records: Records) -> Self {
         Self { records, ..self }
@@ -119,7 +136,9 @@ impl OomManagerBuilder {
 
     /// Builds the manager. No limit is in force yet.
     pub fn build(mut self) -> io::Result<OomManager> {
-        let executor = Executor::new(self.reaper, self.watch.events_fd())?;
+        let mut executor = Executor::new(self.reaper, self.watch.events_fd())?;
+        let TakenOver { kills: TakenOverKills { mut kills, victims }, limits } = self.taken_over;
+        executor.take_over(victims, &mut kills);
         if self.after_exit == AfterExit::KeepLimits {
             self.watch.leave_behind();
         }
@@ -131,7 +150,7 @@ impl OomManagerBuilder {
             accounts: Accounts::new(self.watch, self.margin),
             usage: UsageMonitor::new(self.usage),
             snapshot,
-            kills: KillsInFlight::default(),
+            kills,
         };
         Ok(OomManager {
             state,
@@ -145,6 +164,7 @@ impl OomManagerBuilder {
             relief: Relief::new(self.shrinker),
             timer: ScanTimer::default(),
             events: Vec::with_capacity(EVENTS),
+            passed_limits: limits.into_iter().map(Inherited::from).collect(),
         })
     }
 }
@@ -163,6 +183,8 @@ pub struct OomManager {
     timer: ScanTimer,
     /// Buffer of events, kept to avoid allocations.
     events: Vec<Event>,
+    /// Limits that the program before this one has passed.
+    passed_limits: Vec<Inherited>,
 }
 
 impl OomManager {
@@ -178,7 +200,45 @@ impl OomManager {
             ordinary: ordinary_users::ORDINARY,
             cgroup_root: None,
             after_exit: AfterExit::default(),
+            taken_over: TakenOver::default(),
         }
+    }
+
+    /// Kills in flight and limits, for the program that continues with them.
+    pub fn save(&self) -> (SavedKills, Vec<SavedLimit>) {
+        let kills = SavedKills { kills: self.state.kills.clone(), victims: self.executor.save() };
+        (kills, inherited_limits::save(self))
+    }
+
+    /// Why another program cannot take the place of this one yet.
+    pub fn unfinished(&self) -> Option<&'static str> {
+        self.records.unfinished().or_else(|| self.backstop.unfinished())
+    }
+
+    /// Limits of the daemon or program before this one: those that the watch has found, and those
+    /// that it could not know.
+    pub(super) fn inherited(&self) -> Vec<Inherited> {
+        let mut inherited = self.accounts().watch().inherited();
+        let found: BTreeSet<AccountId> = inherited.iter().map(|it| it.account).collect();
+        let passed = self.passed_limits.iter().filter(|it| !found.contains(&it.account));
+        inherited.extend(passed);
+        inherited
+    }
+
+    /// Takes the latches of accounts that await a kill of the program before this one, unless they
+    /// are taken in the kernel already; and counts the victims' memory as available.
+    pub(super) fn continue_kills(&mut self) {
+        let SharedState { accounts, kills, .. } = &mut self.state;
+        for (account, victim) in kills.latched() {
+            if accounts.ledger().account(account).is_some()
+                && accounts.latch(account) == Latch::Free
+                && let Err(error) = accounts.watch_mut().take_latch(account, victim)
+            {
+                tracing::warn!(%account, "the notifier does not know of the victim: {error}");
+            }
+        }
+        let bytes = kills.all().iter().map(|kill| kill.bytes).fold(0, u64::saturating_add);
+        self.system_monitor.credit(bytes);
     }
 
     /// The accounts of users and groups.

@@ -28,6 +28,7 @@
 //! Around the manager:
 //! * [`reconfigure`]: applies a configuration; [`inherited_limits`](self::inherited_limits),
 //!   [`origin`](self::origin): limits left by an earlier daemon;
+//! * [`saved_kills`]: kills in flight that the program of another version continues with;
 //! * [`control`]: replies to control requests.
 
 pub mod accounts;
@@ -49,6 +50,7 @@ mod rate_monitor;
 pub mod reconfigure;
 mod relief;
 mod rule_preferences;
+pub mod saved_kills;
 mod scan_timer;
 mod shared_state;
 mod system_monitor;
@@ -59,5 +61,7 @@ mod user_limits;
 mod user_preferences;
 
 pub use accounts::Accounts;
-pub use manager::{AfterExit, ChangeError, OomManager, OomManagerBuilder};
+pub use inherited_limits::SavedLimit;
+pub use manager::{AfterExit, ChangeError, OomManager, OomManagerBuilder, TakenOver};
 pub use reconfigure::Reconfigured;
+pub use saved_kills::SavedKills;

@@ -27,6 +27,7 @@ pub fn start(manager: &mut OomManager, config: &Config) -> Reconfigured {
     inherit_runtime_limits(manager, &config.groups);
     let done = reconfigure(manager, config);
     inherit_own_limits(manager);
+    manager.continue_kills();
     done
 }
 

@@ -7,6 +7,7 @@ pub mod helper;
 pub mod hog;
 pub mod journal;
 pub mod leaser;
+pub mod place;
 pub mod reclaimer;
 
 use std::time::{Duration, Instant};

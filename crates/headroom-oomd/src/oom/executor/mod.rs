@@ -20,7 +20,7 @@ use memory_ledger::{
     AccountId, Cause, ChargedAccount, InFlightKill, KillToken, KillsInFlight, LatchAction, NewKill,
     Process, ProcessId, Sender, Settled, Signal,
 };
-use reclaim::{KillError, Reaper, holder_of};
+use reclaim::{KillError, Reaper, Victim, holder_of};
 
 use self::fork_bomb::ForkBomb;
 use self::killed_member::KilledMember;
@@ -30,6 +30,7 @@ use super::accounts::Accounts;
 use super::kill_plan::{CgroupScope, KillPlan, Method, open};
 use super::kill_record::kill_record;
 use super::rate_monitor::RateMonitor;
+use super::saved_kills::SavedVictim;
 use super::shared_state::SharedState;
 use crate::clock::NS_PER_MS;
 use crate::notifications::pre_kill_hook::PreKillInfo;
@@ -51,6 +52,22 @@ impl Executor {
     /// `events`: another fd that makes this one readable.
     pub(super) fn new(reaper: Reaper, events: BorrowedFd<'_>) -> io::Result<Self> {
         Ok(Self { reaping: Reaping::new(reaper, events)?, rate: RateMonitor::default() })
+    }
+
+    /// The victims in flight, for the program that continues with them.
+    pub(super) fn save(&self) -> Vec<SavedVictim> {
+        self.reaping.save()
+    }
+
+    /// Continues with the victims of the program before this one.
+    pub(super) fn take_over(
+        &mut self,
+        victims: Vec<(KillToken, Victim)>,
+        kills: &mut KillsInFlight,
+    ) {
+        for (token, victim) in victims {
+            self.reaping.add(token, victim, kills);
+        }
     }
 
     /// Carries out a kill. Returns the number of its record, or an error if the victim could not be

@@ -10,6 +10,7 @@ use reclaim::{KillError, Mrelease, Progress, Reaper, Reclaim, Victim};
 use rustix::event::epoll;
 
 use crate::clock::NS_PER_MS;
+use crate::oom::saved_kills::SavedVictim;
 
 /// Values of `epoll_event.data`. Victims have their tokens, from 1 on.
 const EVENTS: u64 = 0;
@@ -35,6 +36,12 @@ impl Reaping {
         add(&epoll, events, EVENTS)?;
         add(&epoll, reaper.as_fd(), REAPER)?;
         Ok(Self { reaper, epoll, victims: Vec::new() })
+    }
+
+    /// The victims, for the program that continues with them.
+    pub(super) fn save(&self) -> Vec<SavedVictim> {
+        let save = |entry: &Entry| SavedVictim::of(entry.token, entry.reclaim.victim());
+        self.victims.iter().map(save).collect()
     }
 
     /// Tracks a victim that was signalled. After SIGKILL the reapers release its memory: the sooner

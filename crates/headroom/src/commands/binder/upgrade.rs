@@ -2,21 +2,16 @@
 
 use std::path::Path;
 
-use anyhow::Context;
 use control::binderd::{Reply, Request};
 use serde::Serialize;
 
 use crate::arguments::Globals;
-use crate::helpers::client::{call_binderd, unexpected};
+use crate::helpers::client::{call_binderd, program_to_execute, unexpected};
 use crate::helpers::output;
 
 /// Runs `headroom binder upgrade`.
 pub fn upgrade(globals: &Globals, program: Option<&Path>) -> anyhow::Result<()> {
-    // Resolved here: the daemon must not wait for a filesystem that it serves itself.
-    let canonical = |path: &Path| {
-        path.canonicalize().with_context(|| format!("{}: cannot resolve it", path.display()))
-    };
-    let program = program.map(canonical).transpose()?;
+    let program = program.map(program_to_execute).transpose()?;
     match call_binderd(&globals.binderd_socket, &Request::Upgrade { program })? {
         Reply::Upgraded { from, to, processes, pause_us } => {
             let upgraded = Upgraded { from, to, processes, pause_us };

@@ -3,3 +3,4 @@
 pub mod detach;
 pub mod margin;
 pub mod observe;
+pub mod upgrade;
