@@ -1,7 +1,7 @@
 //! The connection to the kernel: `/dev/fuse`, its requests, replies and backing files.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
@@ -120,10 +120,12 @@ impl Channel {
     /// Writes one reply or notification. A reply whose request is gone, or a notification about a
     /// node that is gone, is no error: the client has exited or the kernel has forgotten the node.
     pub(crate) fn send(&self, reply: &[u8]) -> io::Result<()> {
-        match rustix::io::retry_on_intr(|| rustix::io::write(&self.device, reply)) {
-            Ok(_) | Err(Errno::NOENT) => Ok(()),
-            Err(errno) => Err(errno.into()),
-        }
+        taken(rustix::io::retry_on_intr(|| rustix::io::write(&self.device, reply)))
+    }
+
+    /// Like [`send`](Self::send), for a notification in several parts.
+    pub(crate) fn send_parts(&self, parts: &[IoSlice<'_>]) -> io::Result<()> {
+        taken(rustix::io::retry_on_intr(|| rustix::io::writev(&self.device, parts)))
     }
 
     /// Registers `file` as a backing file; the id is valid in OPEN replies until it is closed.
@@ -141,5 +143,13 @@ impl Channel {
         // SAFETY: the ioctl reads one `u32`, which lives across the call. A failure means that the
         // connection is gone, and the id with it.
         unsafe { libc::ioctl(self.device.as_raw_fd(), DEV_IOC_BACKING_CLOSE, &raw const id) };
+    }
+}
+
+/// Result of a write to the connection.
+fn taken(written: Result<usize, Errno>) -> io::Result<()> {
+    match written {
+        Ok(_) | Err(Errno::NOENT) => Ok(()),
+        Err(errno) => Err(errno.into()),
     }
 }

@@ -5,7 +5,8 @@
 //! client's first access to a fresh buffer needs no READ.
 
 use std::collections::BTreeMap;
-use std::io;
+use std::io::{self, IoSlice};
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 use serde::de::Error as _;
@@ -19,8 +20,8 @@ use crate::tree::DEVICE_SIZE;
 use crate::wire::reply::ReplyBuffer;
 use crate::wire::types::FOPEN_DIRECT_IO;
 
-/// Bytes pushed in one notification.
-const CHUNK: u64 = 64 * 1024;
+/// Maximum number of bytes in one notification: a store of 64 KiB needs one, whatever its offset.
+const MAX_NOTIFICATION: usize = 128 << 10;
 
 /// Whether `read(2)` and `write(2)` of a device bypass the page cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -127,11 +128,7 @@ impl<'de> Deserialize<'de> for SavedTruth {
 }
 
 /// Calls `f(page number, range within the page, range within the whole)` for each page of a range.
-fn each_page(
-    offset: u64,
-    len: usize,
-    mut f: impl FnMut(u64, std::ops::Range<usize>, std::ops::Range<usize>),
-) {
+fn each_page(offset: u64, len: usize, mut f: impl FnMut(u64, Range<usize>, Range<usize>)) {
     let mut done = 0;
     while done < len {
         let at = offset + done as u64;
@@ -177,36 +174,69 @@ impl NotifyStore {
         Self { channel, pages, node, truth, cache_bypass, reply: ReplyBuffer::default() }
     }
 
-    /// Stores the pages around a range in the page cache, with the contents of [`Truth`].
-    fn push(&mut self, range: std::ops::Range<usize>) -> io::Result<()> {
-        let mut at = range.start as u64 / PAGE * PAGE;
-        let end = (range.end as u64).next_multiple_of(PAGE);
-        let mut chunk = Vec::new();
-        while at < end {
-            chunk.resize(CHUNK.min(end - at) as usize, 0);
-            lock(&self.truth).read(at, &mut chunk);
-            let notification = self.reply.notify_store(self.node, at, &chunk);
+    /// Stores `bytes`, which [`Truth`] contains already, in the page cache: whole pages, with the
+    /// rest of the first and the last one from [`Truth`].
+    fn push(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let (mut head, mut tail) = ([0; PAGE as usize], [0; PAGE as usize]);
+        let end = offset + bytes.len() as u64;
+        let start = offset / PAGE * PAGE;
+        let head = &mut head[..(offset - start) as usize];
+        let tail = &mut tail[..(end.next_multiple_of(PAGE) - end) as usize];
+        {
+            let truth = lock(&self.truth);
+            truth.read(start, head);
+            truth.read(end, tail);
+        }
+        let pages = Pages([head, bytes, tail]);
+        for at in (0..pages.len()).step_by(MAX_NOTIFICATION) {
+            let range = at..pages.len().min(at + MAX_NOTIFICATION);
+            let (node, offset) = (self.node, start + at as u64);
+            let header = self.reply.notify_store_header(node, offset, range.len() as u32);
+            let [head, bytes, tail] = pages.slices(range);
             // The kernel takes the page's lock, which a reader of the page may hold until its
             // request has a reply.
             let _inside = self.pages.enter();
-            self.channel.send(notification)?;
-            at += chunk.len() as u64;
+            self.channel.send_parts(&[header, head, bytes, tail].map(IoSlice::new))?;
         }
         Ok(())
     }
 }
 
+/// Whole pages, in three parts.
+struct Pages<'a>([&'a [u8]; 3]);
+
+impl<'a> Pages<'a> {
+    fn len(&self) -> usize {
+        self.0.iter().map(|part| part.len()).sum()
+    }
+
+    /// The parts of a range.
+    fn slices(&self, range: Range<usize>) -> [&'a [u8]; 3] {
+        let mut start = 0;
+        self.0.map(|part| {
+            let within = |at: usize| at.saturating_sub(start).min(part.len());
+            let slice = &part[within(range.start)..within(range.end)];
+            start += part.len();
+            slice
+        })
+    }
+}
+
 impl Backing for NotifyStore {
     fn store(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        let range = checked_range(offset, bytes.len() as u64)?;
+        checked_range(offset, bytes.len() as u64)?;
         lock(&self.truth).write(offset, bytes);
-        self.push(range)
+        self.push(offset, bytes)
     }
 
     fn zero(&mut self, offset: u64, len: u64) -> io::Result<()> {
         let range = checked_range(offset, len)?;
         lock(&self.truth).zero(offset, range.len());
-        self.push(range)
+        let zeros = vec![0; range.len().min(MAX_NOTIFICATION)];
+        range
+            .clone()
+            .step_by(MAX_NOTIFICATION)
+            .try_for_each(|at| self.push(at as u64, &zeros[..zeros.len().min(range.end - at)]))
     }
 
     fn punch(&mut self, offset: u64, len: u64) -> io::Result<()> {
@@ -268,5 +298,14 @@ mod tests {
         assert_eq!(truth.pages.keys().copied().collect::<Vec<_>>(), [0, 4]);
         truth.punch(10, 20);
         assert_eq!(truth.pages.len(), 2, "a part of a page stays");
+    }
+
+    #[test]
+    fn a_range_of_pages_consists_of_slices_of_their_parts() {
+        let pages = Pages([b"ab", b"cdef", b"gh"]);
+        let joined = |range| pages.slices(range).concat();
+        for (start, end) in (0..=8).flat_map(|start| (start..=8).map(move |end| (start, end))) {
+            assert_eq!(joined(start..end), b"abcdefgh"[start..end]);
+        }
     }
 }

@@ -38,10 +38,12 @@ impl ReplyBuffer {
         self.assemble(0, NOTIFY_POLL, &[NotifyPollOut { kh }.as_bytes()])
     }
 
-    /// Puts `data` into the page cache of `nodeid` at `offset`.
-    pub fn notify_store(&mut self, nodeid: u64, offset: u64, data: &[u8]) -> &[u8] {
-        let out = NotifyStoreOut { nodeid, offset, size: data.len() as u32, padding: 0 };
-        self.assemble(0, NOTIFY_STORE, &[out.as_bytes(), data])
+    /// Puts `size` bytes, which follow in the same write, into the page cache of `nodeid` at
+    /// `offset`.
+    pub fn notify_store_header(&mut self, nodeid: u64, offset: u64, size: u32) -> &[u8] {
+        let out = NotifyStoreOut { nodeid, offset, size, padding: 0 };
+        let len = size_of::<OutHeader>() + size_of::<NotifyStoreOut>() + size as usize;
+        self.assemble_len(0, NOTIFY_STORE, len, &[out.as_bytes()])
     }
 
     /// Drops the page cache of `nodeid` from `offset` on for `len` bytes.
@@ -52,6 +54,11 @@ impl ReplyBuffer {
 
     fn assemble(&mut self, unique: u64, error: i32, parts: &[&[u8]]) -> &[u8] {
         let len = size_of::<OutHeader>() + parts.iter().map(|part| part.len()).sum::<usize>();
+        self.assemble_len(unique, error, len, parts)
+    }
+
+    /// `len`: bytes of the whole message.
+    fn assemble_len(&mut self, unique: u64, error: i32, len: usize, parts: &[&[u8]]) -> &[u8] {
         self.bytes.clear();
         self.bytes.extend_from_slice(OutHeader { len: len as u32, error, unique }.as_bytes());
         for part in parts {
@@ -121,13 +128,13 @@ mod tests {
             bytes,
             [24, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x77, 0, 0, 0, 0, 0, 0, 0]
         );
-        let bytes = reply.notify_store(3, 4096, b"data").to_vec();
-        assert_eq!(bytes.len(), 16 + 24 + 4);
+        let bytes = reply.notify_store_header(3, 4096, 4).to_vec();
+        assert_eq!(bytes.len(), 16 + 24);
+        assert_eq!(bytes[..4], (16 + 24 + 4_u32).to_le_bytes());
         assert_eq!(bytes[4], 4);
         assert_eq!(bytes[16..24], 3_u64.to_le_bytes());
         assert_eq!(bytes[24..32], 4096_u64.to_le_bytes());
         assert_eq!(bytes[32..36], 4_u32.to_le_bytes());
-        assert_eq!(&bytes[40..], b"data");
     }
 
     #[test]
