@@ -3,11 +3,11 @@
 //! network or permission is involved.
 
 use std::io;
-use std::mem::{offset_of, size_of, zeroed};
 use std::sync::Arc;
 
 use super::closing::{Charge, ClientFile, Closers};
 use super::store::fetch;
+use super::system_call::{Abi, Frame, SystemCall};
 use super::tracee::{Lost, Tracee};
 use crate::client_memory;
 
@@ -15,22 +15,6 @@ use crate::client_memory;
 const FILES_A_MESSAGE: usize = 253;
 /// Bytes below the stack pointer that may be in use (the ABI's red zone).
 const RED_ZONE: u64 = 128;
-
-/// The data that the thread needs in its memory, in its layout there.
-#[repr(C)]
-struct Frame {
-    sockets: [i32; 2],
-    message: libc::msghdr,
-    part: libc::iovec,
-    byte: u64,
-}
-
-const CONTROL_AT: usize = size_of::<Frame>();
-
-fn control_len(files: usize) -> usize {
-    // SAFETY: computes a number from a number.
-    unsafe { libc::CMSG_SPACE((files * size_of::<i32>()) as u32) as usize }
-}
 
 /// Why the files were not installed.
 #[derive(Debug)]
@@ -78,13 +62,17 @@ impl Scratch {
     /// Uses the thread's read buffer, or if that is too small, memory below its stack, which is
     /// restored afterwards.
     pub(super) fn new(tracee: &Tracee, room: ReadRoom, files: usize) -> io::Result<Self> {
-        let need = (CONTROL_AT + control_len(files.min(FILES_A_MESSAGE))) as u64;
+        let (abi, files) = (tracee.abi(), files.min(FILES_A_MESSAGE));
+        let need = (Frame::control_at(abi) + Frame::control_len(abi, files)) as u64;
         let tid = tracee.tid();
         let (start, len) = (room.address.next_multiple_of(8), room.len.saturating_sub(8));
-        if len >= need {
+        if len >= need && abi.reaches(start, need) {
             return Ok(Self { tid, address: start, saved: Vec::new() });
         }
         let address = (tracee.stack().saturating_sub(RED_ZONE + need)) & !15;
+        if !abi.reaches(address, need) {
+            return Err(io::Error::other("its 32-bit system calls do not reach its stack"));
+        }
         let mut saved = vec![0; need as usize];
         client_memory::read(tid, address, &mut saved)
             .map_err(|_| io::Error::other("no memory below its stack"))?;
@@ -128,8 +116,8 @@ fn install_with(
     keeper: &SocketKeeper,
 ) -> Result<Vec<u32>, Failure> {
     let kind = (libc::SOCK_DGRAM | libc::SOCK_CLOEXEC) as u64;
-    let arguments = [libc::AF_UNIX as u64, kind, 0, scratch.address, 0, 0];
-    checked(tracee.call(libc::SYS_socketpair, arguments)?)?;
+    let arguments = [libc::AF_UNIX as u64, kind, 0, scratch.address];
+    checked(tracee.call(SystemCall::Socketpair, arguments)?)?;
     let mut sockets = [0; 8];
     scratch.read(0, &mut sockets)?;
     let [near, far] = [0, 4].map(|at| i32::from_ne_bytes([0, 1, 2, 3].map(|i| sockets[at + i])));
@@ -140,30 +128,32 @@ fn install_with(
     // Closed first, so that the first file gets the number that a normal `recvmsg` would give it.
     close(tracee, near)?;
     let mut fds = Vec::with_capacity(files.len());
-    let passed = match fetched {
-        Ok(socket) => {
-            let mut messages = files.chunks(FILES_A_MESSAGE);
-            let pair = SocketPair { near: &socket, far };
-            messages.try_for_each(|files| pass(tracee, files, &pair, scratch, &mut fds))
+    let passed = fetched.map_err(Failure::from).and_then(|socket| {
+        let mut messages = files.chunks(FILES_A_MESSAGE);
+        let pair = SocketPair { near: &socket, far };
+        messages.try_for_each(|files| pass(tracee, files, &pair, scratch, &mut fds))?;
+        Ok(())
+    });
+    match passed {
+        Ok(()) => {
+            take_place_of_socket(tracee, far, &mut fds)?;
+            Ok(fds)
         }
-        Err(error) => Err(error.into()),
-    };
-    if let Err(Failure::Refused(error)) = passed {
-        fds.push(far as u32);
-        close_all(tracee, &fds)?;
-        return Err(error.into());
+        Err(Failure::Refused(error)) => {
+            fds.push(far as u32);
+            close_all(tracee, &fds)?;
+            Err(error.into())
+        }
+        Err(lost) => Err(lost),
     }
-    passed?;
-    take_place_of_socket(tracee, far, &mut fds)?;
-    Ok(fds)
 }
 
 /// The socket's number is lower than those of the files after the first: the last file moves there.
 fn take_place_of_socket(tracee: &mut Tracee, far: i32, fds: &mut [u32]) -> Result<(), Lost> {
     if let [_, .., last] = fds {
         let moved = *last;
-        let arguments = [u64::from(moved), far as u64, libc::O_CLOEXEC as u64, 0, 0, 0];
-        if tracee.call(libc::SYS_dup3, arguments)? == i64::from(far) {
+        let arguments = [u64::from(moved), far as u64, libc::O_CLOEXEC as u64, 0];
+        if tracee.call(SystemCall::Dup3, arguments)? == i64::from(far) {
             *last = far as u32;
             return close(tracee, moved as i32);
         }
@@ -190,47 +180,30 @@ fn pass(
 ) -> Result<(), Failure> {
     let SocketPair { near, far } = *pair;
     send(near, files)?;
-    scratch.write(frame(scratch.address, files.len()).as_slice())?;
-    let message = scratch.address + offset_of!(Frame, message) as u64;
+    let frame = Frame { abi: tracee.abi(), address: scratch.address };
+    scratch.write(&frame.bytes(files.len()))?;
     let flags = (libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT) as u64;
-    let received = tracee.call(libc::SYS_recvmsg, [far as u64, message, flags, 0, 0, 0])?;
-    checked(received)?;
+    let arguments = [far as u64, frame.message(), flags, 0];
+    checked(tracee.call(SystemCall::Recvmsg, arguments)?)?;
     // A full descriptor table truncates the message: the files that did arrive are closed again
     // with the others.
-    let mut control = vec![0; control_len(files.len())];
-    scratch.read(CONTROL_AT, &mut control)?;
-    let header = size_of::<libc::cmsghdr>();
-    let len = usize::from_ne_bytes(control[..8].try_into().unwrap_or_default());
-    let count = len.saturating_sub(header).min(control.len() - header) / 4;
-    let numbers = control[header..].chunks_exact(4).take(count);
-    fds.extend(numbers.map(|fd| u32::from_ne_bytes([fd[0], fd[1], fd[2], fd[3]])));
+    let mut control = vec![0; Frame::control_len(frame.abi, files.len())];
+    scratch.read(Frame::control_at(frame.abi), &mut control)?;
+    let mut numbers = Frame::received(frame.abi, &control);
+    numbers.truncate(files.len());
+    let count = numbers.len();
+    fds.append(&mut numbers);
     if count < files.len() {
         return Err(io::Error::from_raw_os_error(libc::EMFILE).into());
     }
     Ok(())
 }
 
-/// The thread's frame for `recvmsg`, as bytes.
-fn frame(address: u64, files: usize) -> Vec<u8> {
-    let at = |offset: usize| (address + offset as u64) as *mut libc::c_void;
-    // SAFETY: plain numbers and null pointers.
-    let mut frame: Frame = unsafe { zeroed() };
-    frame.part = libc::iovec { iov_base: at(offset_of!(Frame, byte)), iov_len: 1 };
-    frame.message.msg_iov = at(offset_of!(Frame, part)).cast();
-    frame.message.msg_iovlen = 1;
-    frame.message.msg_control = at(CONTROL_AT);
-    frame.message.msg_controllen = control_len(files) as _;
-    // SAFETY: a zeroed structure of plain data has no uninitialised bytes, padding included.
-    let bytes =
-        unsafe { std::slice::from_raw_parts((&raw const frame).cast::<u8>(), size_of::<Frame>()) };
-    // An empty control message: a header that the kernel does not overwrite counts no file.
-    [bytes, &[0; 16][..]].concat()
-}
-
 fn send(socket: &ClientFile, files: &[Arc<ClientFile>]) -> io::Result<()> {
     use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
     let fds: Vec<_> = files.iter().map(|file| std::os::fd::AsFd::as_fd(&**file)).collect();
-    let mut space = vec![std::mem::MaybeUninit::uninit(); control_len(files.len())];
+    let room = Frame::control_len(Abi::Native, files.len());
+    let mut space = vec![std::mem::MaybeUninit::uninit(); room];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !control.push(SendAncillaryMessage::ScmRights(&fds)) {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -247,7 +220,7 @@ pub(super) fn close_all(tracee: &mut Tracee, fds: &[u32]) -> Result<(), Lost> {
 
 fn close(tracee: &mut Tracee, fd: i32) -> Result<(), Lost> {
     // A descriptor that the client has closed itself meanwhile is no error.
-    tracee.call(libc::SYS_close, [fd as u64, 0, 0, 0, 0, 0]).map(drop)
+    tracee.call(SystemCall::Close, [fd as u64, 0, 0, 0]).map(drop)
 }
 
 fn checked(result: i64) -> io::Result<()> {

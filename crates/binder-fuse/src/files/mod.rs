@@ -13,6 +13,7 @@ mod install;
 #[cfg_attr(not(target_arch = "x86_64"), path = "registers/other.rs")]
 mod registers;
 mod store;
+mod system_call;
 mod tracee;
 mod trap;
 

@@ -11,6 +11,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::registers::Registers;
+use super::system_call::{Abi, SystemCall};
 use crate::interrupt_timer::PERIOD;
 use crate::placement::{self, Move, Moved};
 
@@ -58,6 +59,8 @@ pub(crate) enum CallStop {
 pub(super) struct Tracee {
     tid: u32,
     call_stop: CallStop,
+    /// Of the ioctl in which it stopped.
+    abi: Abi,
     /// Its registers when it stopped; `None` before.
     registers: Option<Registers>,
     /// Its signal mask when it stopped.
@@ -125,7 +128,8 @@ impl Tracee {
         };
         // Fails only if the thread has exited, which the wait for the stop detects.
         let _ = ptrace(libc::PTRACE_INTERRUPT, tid, 0, 0);
-        Ok(Self { tid, call_stop, registers: None, mask: 0, suppressed: 0, moved })
+        let abi = Abi::Native;
+        Ok(Self { tid, call_stop, abi, registers: None, mask: 0, suppressed: 0, moved })
     }
 
     pub(super) fn tid(&self) -> u32 {
@@ -152,9 +156,8 @@ impl Tracee {
     /// Saves the state that will be restored, and blocks the thread's signals.
     fn prepare(&mut self) -> io::Result<()> {
         let registers = Registers::get(self.tid)?;
-        if !registers.is_behind_call(self.tid)? {
-            return Err(io::Error::other("it does not stand behind a 64-bit system call"));
-        }
+        let abi = registers.abi(self.tid)?;
+        self.abi = abi.ok_or_else(|| io::Error::other("it does not stand behind a system call"))?;
         let mask = &raw mut self.mask as usize;
         ptrace(libc::PTRACE_GETSIGMASK as PtraceRequest, self.tid, size_of::<u64>(), mask)?;
         self.set_mask(match self.call_stop {
@@ -175,10 +178,15 @@ impl Tracee {
         self.registers.map_or(0, |registers| registers.stack())
     }
 
+    /// Which system calls it makes.
+    pub(super) fn abi(&self) -> Abi {
+        self.abi
+    }
+
     /// Makes the thread execute a system call; returns its result, or a negative errno.
-    pub(super) fn call(&mut self, number: i64, arguments: [u64; 6]) -> Result<i64, Lost> {
+    pub(super) fn call(&mut self, call: SystemCall, arguments: [u64; 4]) -> Result<i64, Lost> {
         let Some(registers) = self.registers else { return Err(Lost::Gone) };
-        let prepared = registers.calling(number, arguments);
+        let prepared = registers.calling(self.abi, call, arguments);
         prepared.set(self.tid).map_err(|_| self.stuck())?;
         let after = match self.call_stop {
             CallStop::Step => self.step_over_call(&prepared)?,
@@ -189,7 +197,7 @@ impl Tracee {
                 self.current_registers()?
             }
         };
-        Ok(after.result())
+        Ok(after.result(self.abi))
     }
 
     fn current_registers(&self) -> Result<Registers, Lost> {
@@ -197,8 +205,9 @@ impl Tracee {
     }
 
     fn stuck(&self) -> Lost {
-        let Self { tid, call_stop, registers, mask, suppressed, .. } = *self;
-        Lost::Stuck(Box::new(Self { tid, call_stop, registers, mask, suppressed, moved: None }))
+        let Self { tid, call_stop, abi, registers, mask, suppressed, .. } = *self;
+        let moved = None;
+        Lost::Stuck(Box::new(Self { tid, call_stop, abi, registers, mask, suppressed, moved }))
     }
 
     /// Returns the registers behind the call.
@@ -280,7 +289,7 @@ impl Tracee {
     pub(super) fn finish(mut self, end: End) -> Result<(), Lost> {
         if let Some(registers) = self.registers {
             let registers = match end {
-                End::Unchanged => registers.returning(registers.result()),
+                End::Unchanged => registers.returning(registers.result(self.abi)),
                 End::Return(result) => registers.returning(result),
                 End::Again => registers.again(),
             };

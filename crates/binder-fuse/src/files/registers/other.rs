@@ -2,6 +2,8 @@
 
 use std::io;
 
+use super::system_call::{Abi, SystemCall};
+
 /// Whether files can be installed in a thread on this architecture.
 pub(super) const SUPPORTED: bool = false;
 
@@ -18,11 +20,11 @@ impl Registers {
         match *self {}
     }
 
-    pub(super) fn is_behind_call(&self, _: u32) -> io::Result<bool> {
+    pub(super) fn abi(&self, _: u32) -> io::Result<Option<Abi>> {
         match *self {}
     }
 
-    pub(super) fn calling(self, _: i64, _: [u64; 6]) -> Self {
+    pub(super) fn calling(self, _: Abi, _: SystemCall, _: [u64; 4]) -> Self {
         match self {}
     }
 
@@ -38,7 +40,7 @@ impl Registers {
         match self {}
     }
 
-    pub(super) fn result(&self) -> i64 {
+    pub(super) fn result(&self, _: Abi) -> i64 {
         match *self {}
     }
 

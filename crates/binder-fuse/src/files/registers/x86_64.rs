@@ -2,14 +2,16 @@
 
 use std::io;
 
+use super::system_call::{Abi, SystemCall};
 use super::tracee::ptrace;
 
 /// Whether files can be installed in a thread on this architecture.
 pub(super) const SUPPORTED: bool = true;
 
-/// `syscall`, two bytes.
+/// `syscall` and `int 0x80`, two bytes each.
 const SYSCALL_INSTRUCTION: i64 = 0x050f;
-const SYSCALL_LEN: u64 = 2;
+const INT80_INSTRUCTION: i64 = 0x80cd;
+const INSTRUCTION_LEN: u64 = 2;
 /// `__USER_CS`; 32-bit code runs in another segment.
 const CODE_SEGMENT_64: u64 = 0x33;
 
@@ -29,39 +31,47 @@ impl Registers {
         ptrace(libc::PTRACE_SETREGS, tid, 0, &raw const self.0 as usize).map(drop)
     }
 
-    /// Whether the thread is stopped right behind a 64-bit system call of its own.
-    pub(super) fn is_behind_call(&self, tid: u32) -> io::Result<bool> {
-        // The same instruction in 32-bit code makes system calls with other numbers.
-        if self.0.cs != CODE_SEGMENT_64 {
-            return Ok(false);
-        }
-        let site = self.0.rip.wrapping_sub(SYSCALL_LEN) as usize;
+    /// Which system calls the instruction makes that the thread is stopped right behind; `None`:
+    /// another instruction.
+    pub(super) fn abi(&self, tid: u32) -> io::Result<Option<Abi>> {
+        let site = self.0.rip.wrapping_sub(INSTRUCTION_LEN) as usize;
         let code = ptrace(libc::PTRACE_PEEKTEXT, tid, site, 0)?;
-        Ok(code & 0xffff == SYSCALL_INSTRUCTION)
+        Ok(match code & 0xffff {
+            SYSCALL_INSTRUCTION if self.0.cs == CODE_SEGMENT_64 => Some(Abi::Native),
+            // `sysenter` and `syscall` of 32-bit code return behind an `int 0x80` as well.
+            INT80_INSTRUCTION => Some(Abi::I386),
+            _ => None,
+        })
     }
 
     /// The registers with which the thread makes another system call from there.
-    pub(super) fn calling(mut self, number: i64, arguments: [u64; 6]) -> Self {
+    pub(super) fn calling(mut self, abi: Abi, call: SystemCall, arguments: [u64; 4]) -> Self {
         let registers = &mut self.0;
-        registers.rip -= SYSCALL_LEN;
-        registers.rax = number as u64;
+        registers.rip -= INSTRUCTION_LEN;
+        registers.rax = abi.number(call) as u64;
         // Not in a system call: a signal must not restart one.
         registers.orig_rax = u64::MAX;
-        let [a, b, c, d, e, f] = arguments;
-        (registers.rdi, registers.rsi, registers.rdx) = (a, b, c);
-        (registers.r10, registers.r8, registers.r9) = (d, e, f);
+        let [a, b, c, d] = arguments;
+        match abi {
+            Abi::Native => {
+                (registers.rdi, registers.rsi, registers.rdx, registers.r10) = (a, b, c, d);
+            }
+            Abi::I386 => {
+                (registers.rbx, registers.rcx, registers.rdx, registers.rsi) = (a, b, c, d)
+            }
+        }
         self
     }
 
     /// Whether the thread has executed the call that [`calling`](Self::calling) prepared in these
     /// registers.
     pub(super) fn has_made_call(&self, prepared: &Self) -> bool {
-        self.0.rip == prepared.0.rip + SYSCALL_LEN
+        self.0.rip == prepared.0.rip + INSTRUCTION_LEN
     }
 
     /// The registers with which the thread repeats its last system call.
     pub(super) fn again(mut self) -> Self {
-        self.0.rip -= SYSCALL_LEN;
+        self.0.rip -= INSTRUCTION_LEN;
         self.0.rax = self.0.orig_rax;
         self.0.orig_rax = u64::MAX;
         self
@@ -75,8 +85,11 @@ impl Registers {
     }
 
     /// Result of the last system call.
-    pub(super) fn result(&self) -> i64 {
-        self.0.rax as i64
+    pub(super) fn result(&self, abi: Abi) -> i64 {
+        match abi {
+            Abi::Native => self.0.rax as i64,
+            Abi::I386 => i64::from(self.0.rax as i32),
+        }
     }
 
     pub(super) fn stack(&self) -> u64 {
