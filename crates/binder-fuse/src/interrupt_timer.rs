@@ -44,27 +44,12 @@ impl InterruptTimer {
         }
     }
 
-    /// Arms the timer with an interval of [`PERIOD`] until the guard is dropped.
-    pub(crate) fn arm(&self) -> Armed<'_> {
-        self.set_interval(PERIOD);
-        Armed(self)
-    }
-
     /// Zero stops the timer.
     pub(crate) fn set_interval(&self, interval: Duration) {
         let every = libc::timespec { tv_sec: 0, tv_nsec: interval.subsec_nanos().into() };
         let times = libc::itimerspec { it_interval: every, it_value: every };
         // SAFETY: our own timer, and a live structure.
         unsafe { libc::timer_settime(self.0, 0, &times, null_mut()) };
-    }
-}
-
-/// An armed timer.
-pub(crate) struct Armed<'a>(&'a InterruptTimer);
-
-impl Drop for Armed<'_> {
-    fn drop(&mut self) {
-        self.0.set_interval(Duration::ZERO);
     }
 }
 

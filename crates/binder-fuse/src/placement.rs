@@ -85,19 +85,48 @@ impl Slot {
     }
 }
 
-/// Pins the calling thread to its current CPU until the guard is dropped.
-pub(crate) fn pin_to_this_cpu() -> Option<Pinned> {
-    let usual = sched_getaffinity(None).ok()?;
-    sched_setaffinity(None, &only(sched_getcpu())?).ok()?;
-    Some(Pinned(usual))
+/// The CPU of a thread that binds itself.
+pub(crate) struct OwnCpu {
+    usual: CpuSet,
+    bound: Option<usize>,
 }
 
-/// Restores the affinity from before [`pin_to_this_cpu`].
-pub(crate) struct Pinned(CpuSet);
+impl OwnCpu {
+    /// Of the calling thread, which is not bound yet.
+    pub(crate) fn of_this_thread() -> Self {
+        Self { usual: sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new()), bound: None }
+    }
 
-impl Drop for Pinned {
-    fn drop(&mut self) {
-        let _ = sched_setaffinity(None, &self.0);
+    /// Binds the thread to a CPU; `None`: the one that it runs on. A thread whose usual affinity
+    /// excludes that CPU, or is that CPU only, stays as it is.
+    pub(crate) fn bind(&mut self, cpu: Option<usize>) {
+        let cpu = cpu.unwrap_or_else(sched_getcpu);
+        if self.bound == Some(cpu) {
+            return;
+        }
+        self.note_change();
+        let set = only(cpu).filter(|_| self.usual.count() > 1 && self.usual.is_set(cpu));
+        if set.is_some_and(|set| sched_setaffinity(None, &set).is_ok()) {
+            self.bound = Some(cpu);
+        }
+    }
+
+    /// Restores the usual affinity.
+    pub(crate) fn release(&mut self) {
+        self.note_change();
+        if self.bound.take().is_some() {
+            let _ = sched_setaffinity(None, &self.usual);
+        }
+    }
+
+    /// An affinity that another process has set is the usual one.
+    fn note_change(&mut self) {
+        let Some(bound) = self.bound else { return };
+        if let Ok(current) = sched_getaffinity(None)
+            && only(bound) != Some(current)
+        {
+            (self.usual, self.bound) = (current, None);
+        }
     }
 }
 
@@ -194,6 +223,27 @@ mod tests {
             drop(moved);
             assert_eq!(affinity(), own);
             assert!(matches!(move_here(own_tid()), Move::Bound), "it has an affinity of its own");
+        });
+        if !several_cpus {
+            test_support::skip("needs two CPUs");
+        }
+    }
+
+    #[test]
+    fn a_thread_binds_itself_to_one_cpu_after_another() {
+        let several_cpus = in_a_thread(|usual| {
+            let mut own = OwnCpu::of_this_thread();
+            for cpu in (0..CpuSet::MAX_CPU).filter(|&cpu| usual.is_set(cpu)) {
+                own.bind(Some(cpu));
+                assert_eq!((Some(affinity()), sched_getcpu()), (only(cpu), cpu));
+            }
+            own.release();
+            assert_eq!(affinity(), usual);
+            own.bind(None);
+            assert_eq!(affinity().count(), 1);
+            sched_setaffinity(None, &usual).unwrap();
+            own.release();
+            assert_eq!(affinity(), usual, "set by another process");
         });
         if !several_cpus {
             test_support::skip("needs two CPUs");

@@ -21,6 +21,7 @@ const READ: u32 = 15;
 const INIT: u32 = 26;
 /// A regular file that all users may read.
 const MODE: u32 = 0o100_444;
+const PAGE: usize = 4096;
 
 /// The server of the filesystem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,12 +102,22 @@ impl HungFile {
     /// Maps the file, private and writable: at an address of the kernel's choice, or replacing what
     /// is at `place`.
     pub fn map(&self, place: Option<u64>) -> Result<u64, String> {
-        let flags = ProtFlags::READ | ProtFlags::WRITE;
+        self.map_range(0, self.len, place)
+    }
+
+    /// Maps one page of the file, replacing what is at `place`.
+    pub fn map_page(&self, page: usize, place: u64) -> Result<(), String> {
+        self.map_range((page * PAGE) as u64, PAGE, Some(place)).map(drop)
+    }
+
+    fn map_range(&self, offset: u64, len: usize, place: Option<u64>) -> Result<u64, String> {
+        let access = ProtFlags::READ | ProtFlags::WRITE;
         let fixed = place.map_or(MapFlags::empty(), |_| MapFlags::FIXED);
+        let flags = MapFlags::PRIVATE | fixed;
         let at = std::ptr::with_exposed_provenance_mut(place.unwrap_or(0) as usize);
         // SAFETY: a new mapping, at a place that the caller gives up; no reference to it exists
         // here.
-        let mapped = unsafe { mmap(at, self.len, flags, MapFlags::PRIVATE | fixed, &self.file, 0) };
+        let mapped = unsafe { mmap(at, len, access, flags, &self.file, offset) };
         mapped.map(|at| at as u64).map_err(|errno| format!("cannot map a file that hangs: {errno}"))
     }
 }

@@ -1,13 +1,18 @@
 //! Clients in subordinate uids of one user, each with areas of memory that never answer.
 
+use std::fs::File;
 use std::io::{Read, Write};
+use std::os::fd::{AsFd, FromRawFd};
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use binder_client::{Client, Options};
+use binder_client::{Client, Options, Parcel, Payload, Session};
 use binder_uapi::command::BC_ENTER_LOOPER;
-use binder_uapi::{BinderTransactionData, BinderWriteRead, Command, Return, ReturnReader};
+use binder_uapi::{
+    BINDER_TYPE_BINDER, BinderFdObject, BinderTransactionData, BinderWriteRead, Command,
+    FLAT_BINDER_FLAG_ACCEPTS_FDS, FlatBinderObject, Return, ReturnReader,
+};
 use control::Uid;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use rustix::process::{Signal, set_parent_process_death_signal};
@@ -212,7 +217,8 @@ fn write_read(
     commands: &[Command],
     read_buffer: u64,
 ) -> Result<Vec<Return>, String> {
-    const READ_SIZE: u64 = 256;
+    // Too small for the installation of files, which leaves the buffer alone then.
+    const READ_SIZE: u64 = 96;
     let mut bytes = Vec::new();
     commands.iter().for_each(|command| command.write_to(&mut bytes));
     let mut bwr = BinderWriteRead {
@@ -228,6 +234,116 @@ fn write_read(
     // SAFETY: as above; without a read buffer nothing is read.
     let read = if read_buffer == 0 { [0; READ_SIZE as usize] } else { unsafe { at.read() } };
     ReturnReader::new(&read[..bwr.read_consumed as usize]).collect::<Result<_, _>>().map_err(text)
+}
+
+/// Receives a file in each of `calls` calls, with a read buffer in a page of a file that is read
+/// after `after`. A child makes the calls.
+pub fn receive_files_late(device: &str, user: Uid, calls: usize, after: Duration) -> Outcome {
+    let (starts, mut start_call) = std::io::pipe().map_err(text)?;
+    // SAFETY: this process has one thread, so the child may do whatever the parent may.
+    let caller = match unsafe { libc::fork() } {
+        -1 => return Err(text(std::io::Error::last_os_error())),
+        0 => {
+            drop(start_call);
+            let called =
+                become_user(user.0).and_then(|()| call_with_and_without_file(device, starts));
+            if let Err(error) = &called {
+                eprintln!("the calling process: {error}");
+            }
+            std::process::exit(i32::from(called.is_err()));
+        }
+        pid => pid,
+    };
+    drop(starts);
+    let content = LateContent { after, word: 0 };
+    let hung = HungFile::new(calls * PAGE, Server::Late(content))?;
+    let returns = hung.map(None)?;
+    become_user(user.0)?;
+    let manager = Client::open(Path::new(device), &Options::default()).map_err(text)?;
+    let object = FlatBinderObject {
+        ty: BINDER_TYPE_BINDER,
+        flags: FLAT_BINDER_FLAG_ACCEPTS_FDS,
+        ..Default::default()
+    };
+    manager.become_context_manager_ext(object).map_err(text)?;
+    println!("ready");
+    for call in 0..calls {
+        let read_buffer = returns + (call * PAGE) as u64;
+        replace_by_anonymous(read_buffer, PAGE)?;
+        // The driver does not check the same read buffer again, so the second call is taken before
+        // the buffer is found to be late.
+        start_call.write_all(b"!").map_err(text)?;
+        let transaction = next_call(&manager, read_buffer)?;
+        reply(&manager, &transaction, read_buffer)?;
+        hung.map_page(call, read_buffer)?;
+        start_call.write_all(b"!").map_err(text)?;
+        let transaction = next_call(&manager, read_buffer)?;
+        let place = transaction.buffer as usize;
+        let object = std::ptr::with_exposed_provenance::<BinderFdObject>(place);
+        // SAFETY: the object of the parcel, which the driver has put into the client's mapping.
+        let fd = unsafe { object.read_unaligned() }.fd;
+        // SAFETY: the driver has installed this descriptor for this process.
+        let mut file = unsafe { File::from_raw_fd(fd as i32) };
+        file.write_all(b"seen").map_err(text)?;
+        drop(file);
+        reply(&manager, &transaction, read_buffer)?;
+    }
+    drop(start_call);
+    let mut status = 0;
+    // SAFETY: our child, and a live integer.
+    if unsafe { libc::waitpid(caller, &mut status, 0) } != caller || status != 0 {
+        return Err("the calling process has failed".into());
+    }
+    Ok(())
+}
+
+/// Makes a call for each byte, the second ones with a pipe that the manager writes to.
+fn call_with_and_without_file(device: &str, mut starts: std::io::PipeReader) -> Outcome {
+    let mut is_started = || starts.read(&mut [0]).is_ok_and(|len| len > 0);
+    let client = Client::open(device, &Options::default()).map_err(text)?;
+    let mut session = Session::new(&client);
+    while is_started() {
+        let reply = session.call(0, 1, Payload::bytes(b"")).map_err(text)?;
+        session.free(reply);
+        if !is_started() {
+            break;
+        }
+        let (mut read, write) = std::io::pipe().map_err(text)?;
+        let parcel = Parcel::new().fd(write.as_fd());
+        let reply = session.call(0, 1, parcel.payload()).map_err(text)?;
+        session.free(reply);
+        session.flush().map_err(text)?;
+        drop((parcel, write));
+        let written = std::io::read_to_string(&mut read).map_err(text)?;
+        if written != "seen" {
+            return Err(format!("{written:?} was written to the pipe"));
+        }
+    }
+    Ok(())
+}
+
+/// Receives a call.
+fn next_call(manager: &Client, read_buffer: u64) -> Result<BinderTransactionData, String> {
+    loop {
+        for value in write_read(manager, &[], read_buffer)? {
+            match value {
+                Return::Transaction(data) => return Ok(data),
+                Return::Noop | Return::TransactionComplete | Return::SpawnLooper => {}
+                other => return Err(format!("{other:?}")),
+            }
+        }
+    }
+}
+
+/// Replies, and takes the confirmation.
+fn reply(manager: &Client, transaction: &BinderTransactionData, read_buffer: u64) -> Outcome {
+    let data = BinderTransactionData::default();
+    let mut commands =
+        vec![Command::FreeBuffer(transaction.buffer), Command::Reply { data, buffers_size: None }];
+    while !write_read(manager, &commands, read_buffer)?.contains(&Return::TransactionComplete) {
+        commands.clear();
+    }
+    Ok(())
 }
 
 /// Makes calls with commands at this address, in an endless loop.

@@ -13,20 +13,22 @@
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use headroom_linux::sched::leave_realtime;
 use owners::Owner;
 use rustix::event::EventfdFlags;
+use rustix::thread::sched_getcpu;
 
 use super::closing::{Charge, ClientFile, Closers};
-use super::install::{Failure, ReadRoom, SocketKeeper, close_all, install};
+use super::install::{Failure, Installation, ReadRoom, SocketKeeper, close_all, install};
 use super::tracee::{CallStop, End, Lost, Tracee};
 use crate::channel::Channel;
-use crate::interrupt_timer::InterruptTimer;
-use crate::placement;
+use crate::interrupt_timer::{InterruptTimer, PERIOD};
+use crate::placement::OwnCpu;
 use crate::sync::lock;
 
 /// Maximum number of workers, blocked ones included.
@@ -42,8 +44,16 @@ const NICE: i32 = -10;
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 /// How often stuck threads are checked, while there are any.
 const STUCK_CHECK_PERIOD: Duration = Duration::from_millis(20);
-/// The event loop completes a delivery within one of its turns; after this time it has ended.
-const COMPLETION_TIMEOUT: Duration = Duration::from_secs(10);
+/// A worker's timer ends after this time without a job: starting and stopping it for each delivery
+/// costs two system calls.
+const TIMER_LINGER: Duration = Duration::from_millis(20);
+/// A delivery on the event loop's CPU that takes longer shares this CPU with other programs, and
+/// the next [`OTHER_CPU_DELIVERIES`] are left to the scheduler.
+const MAX_SHARED_CPU_TIME: Duration = Duration::from_millis(1);
+const OTHER_CPU_DELIVERIES: u32 = 64;
+/// How often a worker that waits for a completion checks whether the receiver was killed: the
+/// completion is late if the receiver's memory is.
+const EXIT_CHECK_PERIOD: Duration = Duration::from_millis(100);
 
 /// Files to install in a thread, or descriptors to close in it, at the return from its ioctl.
 pub(crate) struct Job {
@@ -61,6 +71,15 @@ pub(crate) struct Job {
     pub(crate) files: Vec<Arc<ClientFile>>,
     /// Descriptors to close.
     pub(crate) closes: Vec<u32>,
+}
+
+/// A job in the queue.
+struct QueuedJob {
+    job: Job,
+    completion: Receiver<Completion>,
+    /// The CPU for the worker and the receiver; `None`: the one that the scheduler selects for the
+    /// worker.
+    cpu: Option<usize>,
 }
 
 /// Result of an installation.
@@ -102,11 +121,13 @@ struct Shared {
     outcomes: Sender<(u64, Outcome)>,
     signal: OwnedFd,
     closers: Closers,
+    /// Number of deliveries that are left to the scheduler.
+    other_cpu_deliveries: AtomicU32,
 }
 
 #[derive(Default)]
 struct Queue {
-    jobs: VecDeque<(Job, Receiver<Completion>)>,
+    jobs: VecDeque<QueuedJob>,
     workers: usize,
     idle: usize,
     /// Deliveries in progress, by the receiver's owner.
@@ -126,13 +147,17 @@ impl Queue {
 
     /// Index of the first job that may begin.
     fn first(&self) -> Option<usize> {
-        self.jobs.iter().position(|(job, _)| self.may_begin(job.charge.owner))
+        self.jobs.iter().position(|queued| self.may_begin(queued.job.charge.owner))
     }
 
-    fn take(&mut self) -> Option<(Job, Receiver<Completion>)> {
-        let (job, completion) = self.jobs.remove(self.first()?)?;
-        *self.under_way.entry(job.charge.owner).or_default() += 1;
-        Some((job, completion))
+    fn take(&mut self) -> Option<QueuedJob> {
+        let queued = self.jobs.remove(self.first()?)?;
+        *self.under_way.entry(queued.job.charge.owner).or_default() += 1;
+        Some(queued)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.jobs.is_empty() && self.under_way.is_empty()
     }
 
     fn done(&mut self, owner: Owner) {
@@ -155,8 +180,15 @@ impl FdInstaller {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let signal = rustix::event::eventfd(0, flags)?;
         let (sender, outcomes) = channel();
-        let (queue, changed) = Default::default();
-        let shared = Shared { queue, changed, channel: device, outcomes: sender, signal, closers };
+        let shared = Shared {
+            queue: Mutex::default(),
+            changed: Condvar::new(),
+            channel: device,
+            outcomes: sender,
+            signal,
+            closers,
+            other_cpu_deliveries: AtomicU32::new(0),
+        };
         Ok(Self { shared: Arc::new(shared), completions: HashMap::new(), outcomes })
     }
 
@@ -165,9 +197,10 @@ impl FdInstaller {
         let (sender, completion) = channel();
         let delivery = job.delivery;
         let mut queue = lock(&self.shared.queue);
-        queue.jobs.push_back((job, completion));
-        let runnable =
-            queue.jobs.iter().filter(|(job, _)| queue.may_begin(job.charge.owner)).count();
+        let cpu = if queue.is_empty() { self.shared.event_loop_cpu() } else { None };
+        queue.jobs.push_back(QueuedJob { job, completion, cpu });
+        let may_begin = |queued: &&QueuedJob| queue.may_begin(queued.job.charge.owner);
+        let runnable = queue.jobs.iter().filter(may_begin).count();
         if runnable > queue.idle && queue.workers < MAX_WORKERS {
             start_worker(&self.shared, &mut queue);
         }
@@ -187,21 +220,20 @@ impl FdInstaller {
     /// it, or is about to take it.
     pub(crate) fn withdraw(&mut self, delivery: u64) -> bool {
         let mut queue = lock(&self.shared.queue);
-        let at = queue.jobs.iter().position(|(job, _)| job.delivery == Some(delivery));
-        let blocked = at.filter(|&at| !queue.may_begin(queue.jobs[at].0.charge.owner));
+        let at = queue.jobs.iter().position(|queued| queued.job.delivery == Some(delivery));
+        let blocked = at.filter(|&at| !queue.may_begin(queue.jobs[at].job.charge.owner));
         let withdrawn = blocked.and_then(|at| queue.jobs.remove(at));
         drop(queue);
-        let Some((job, _)) = withdrawn else { return false };
+        let Some(withdrawn) = withdrawn else { return false };
         self.completions.remove(&delivery);
         // The driver still holds the files: nothing is closed here.
-        drop(job);
+        drop(withdrawn);
         true
     }
 
     /// Whether no job is queued or being executed.
     pub(crate) fn is_idle(&self) -> bool {
-        let queue = lock(&self.shared.queue);
-        queue.jobs.is_empty() && queue.under_way.is_empty()
+        lock(&self.shared.queue).is_empty()
     }
 
     pub(crate) fn complete(&mut self, completion: Completion) {
@@ -210,7 +242,7 @@ impl FdInstaller {
         }
     }
 
-    /// Becomes readable when there is an outcome.
+    /// Signals outcomes to an edge-triggered epoll; it is never read.
     pub(crate) fn signal(&self) -> BorrowedFd<'_> {
         self.shared.signal.as_fd()
     }
@@ -222,11 +254,6 @@ impl FdInstaller {
             self.completions.remove(&delivery);
         }
         Some((delivery, outcome))
-    }
-
-    /// Must be called before the outcomes are taken: later ones set the signal again.
-    pub(crate) fn clear_signal(&self) {
-        let _ = rustix::io::read(&self.shared.signal, &mut [0; 8]);
     }
 }
 
@@ -242,6 +269,17 @@ impl Drop for FdInstaller {
     }
 }
 
+impl Shared {
+    /// The CPU of the event loop, whose thread this is: there neither the worker nor the receiver
+    /// has to wake another CPU. `None`: other programs use it.
+    fn event_loop_cpu(&self) -> Option<usize> {
+        let left = |left: u32| left.checked_sub(1);
+        let (set, get) = (Ordering::Relaxed, Ordering::Relaxed);
+        let is_shared = self.other_cpu_deliveries.fetch_update(set, get, left).is_ok();
+        (!is_shared).then(sched_getcpu)
+    }
+}
+
 fn start_worker(shared: &Arc<Shared>, queue: &mut Queue) {
     let worker = Worker { shared: Arc::clone(shared) };
     let thread = std::thread::Builder::new().name("fd-installer".into()).stack_size(STACK);
@@ -253,7 +291,7 @@ fn start_worker(shared: &Arc<Shared>, queue: &mut Queue) {
 
 /// A worker's next step.
 enum Next {
-    Job(Box<Job>, Receiver<Completion>),
+    Job(Box<QueuedJob>),
     TimedOut,
     Closed,
 }
@@ -262,26 +300,64 @@ struct Worker {
     shared: Arc<Shared>,
 }
 
+/// What belongs to the thread of a worker.
+struct WorkerThread {
+    cpu: OwnCpu,
+    timer: io::Result<InterruptTimer>,
+    is_timer_armed: bool,
+}
+
+impl WorkerThread {
+    fn new() -> Self {
+        let (cpu, timer) = (OwnCpu::of_this_thread(), InterruptTimer::new());
+        Self { cpu, timer, is_timer_armed: false }
+    }
+
+    fn arm_timer(&mut self) -> io::Result<()> {
+        match &self.timer {
+            Ok(timer) if !self.is_timer_armed => timer.set_interval(PERIOD),
+            Ok(_) => {}
+            Err(error) => return Err(io::Error::new(error.kind(), format!("no timer: {error}"))),
+        }
+        self.is_timer_armed = true;
+        Ok(())
+    }
+
+    fn disarm_timer(&mut self) {
+        if let Ok(timer) = &self.timer {
+            timer.set_interval(Duration::ZERO);
+        }
+        self.is_timer_armed = false;
+    }
+}
+
 impl Worker {
     fn run(&self) {
         leave_realtime(NICE);
-        self.run_jobs(&InterruptTimer::new());
+        self.run_jobs(&mut WorkerThread::new());
         let mut queue = lock(&self.shared.queue);
         queue.workers -= 1;
         self.shared.changed.notify_all();
     }
 
-    fn run_jobs(&self, timer: &io::Result<InterruptTimer>) {
+    fn run_jobs(&self, thread: &mut WorkerThread) {
         let mut stuck: Vec<Tracee> = Vec::new();
         loop {
-            let next = self.next(if stuck.is_empty() { IDLE_TIMEOUT } else { STUCK_CHECK_PERIOD });
+            let next = self.next(if !stuck.is_empty() {
+                STUCK_CHECK_PERIOD
+            } else if thread.is_timer_armed {
+                TIMER_LINGER
+            } else {
+                IDLE_TIMEOUT
+            });
             stuck = stuck.into_iter().filter_map(Tracee::let_go).collect();
             match next {
-                Next::Job(job, completion) => {
-                    let owner = job.charge.owner;
-                    stuck.extend(self.deliver(*job, &completion, timer));
+                Next::Job(queued) => {
+                    let owner = queued.job.charge.owner;
+                    stuck.extend(self.run_job(*queued, thread));
                     lock(&self.shared.queue).done(owner);
                 }
+                Next::TimedOut if thread.is_timer_armed => thread.disarm_timer(),
                 Next::TimedOut if !stuck.is_empty() => {}
                 Next::TimedOut | Next::Closed => return,
             }
@@ -297,33 +373,45 @@ impl Worker {
         let (mut queue, _) = waited.unwrap_or_else(PoisonError::into_inner);
         queue.idle -= 1;
         match queue.take() {
-            Some((job, completion)) => {
+            Some(queued) => {
                 // A later job may be able to begin, too.
                 if queue.wants_worker() {
                     start_worker(&self.shared, &mut queue);
                 }
-                Next::Job(Box::new(job), completion)
+                Next::Job(Box::new(queued))
             }
             None if queue.closed => Next::Closed,
             None => Next::TimedOut,
         }
     }
 
-    /// Executes a job; returns the thread if it is stuck and has to be detached later.
+    /// Executes a job on its CPU; returns the thread if it is stuck and has to be detached later.
+    fn run_job(&self, queued: QueuedJob, thread: &mut WorkerThread) -> Option<Tracee> {
+        let QueuedJob { job, completion, cpu } = queued;
+        thread.cpu.bind(cpu);
+        let start = Instant::now();
+        let stuck = self.deliver(job, &completion, thread.arm_timer());
+        match cpu {
+            Some(_) if start.elapsed() <= MAX_SHARED_CPU_TIME => {}
+            Some(_) => {
+                let others = &self.shared.other_cpu_deliveries;
+                others.store(OTHER_CPU_DELIVERIES, Ordering::Relaxed);
+                thread.cpu.release();
+            }
+            None => thread.cpu.release(),
+        }
+        stuck
+    }
+
     fn deliver(
         &self,
         mut job: Job,
         completion: &Receiver<Completion>,
-        timer: &io::Result<InterruptTimer>,
+        timer: io::Result<()>,
     ) -> Option<Tracee> {
         let files = std::mem::take(&mut job.files);
-        let _pinned = placement::pin_to_this_cpu();
-        let seized = match timer {
-            Ok(timer) => Tracee::seize(job.tid, job.call_stop).map(|tracee| (tracee, timer.arm())),
-            Err(error) => Err(io::Error::new(error.kind(), format!("no timer: {error}"))),
-        };
-        let served = match seized {
-            Ok((tracee, _ringing)) => {
+        let served = match timer.and_then(|()| Tracee::seize(job.tid, job.call_stop)) {
+            Ok(tracee) => {
                 self.send_reply(&job);
                 tracee.stopped().and_then(|tracee| self.act(tracee, &job, &files, completion))
             }
@@ -378,17 +466,32 @@ impl Worker {
             return tracee.finish(End::Unchanged);
         }
         let keeper = SocketKeeper { closers: self.shared.closers.clone(), charge: job.charge };
-        let outcome = match install(&mut tracee, files, job.room, &keeper) {
-            Ok(fds) => Outcome::Installed(fds),
-            Err(Failure::Refused(error)) => Outcome::Stopped(error),
+        let (outcome, _socket) = match install(&mut tracee, files, job.room, &keeper) {
+            Ok(Installation { fds, socket }) => (Outcome::Installed(fds), Some(socket)),
+            Err(Failure::Refused(error)) => (Outcome::Stopped(error), None),
             Err(Failure::Lost(lost)) => return Err(lost),
         };
         self.report(job, outcome);
-        let Ok(completion) = completion.recv_timeout(COMPLETION_TIMEOUT) else {
+        let Some(completion) = await_completion(&mut tracee, completion)? else {
             return tracee.finish(End::Unchanged);
         };
         close_all(&mut tracee, &completion.closes)?;
         tracee.finish(completion.result.map_or(End::Again, |result| End::Return(result.into())))
+    }
+}
+
+/// Waits until the event loop has written the read of the stopped thread. `None`: it has ended.
+fn await_completion(
+    tracee: &mut Tracee,
+    completion: &Receiver<Completion>,
+) -> Result<Option<Completion>, Lost> {
+    loop {
+        match completion.recv_timeout(EXIT_CHECK_PERIOD) {
+            Ok(completion) => return Ok(Some(completion)),
+            Err(RecvTimeoutError::Disconnected) => return Ok(None),
+            Err(RecvTimeoutError::Timeout) if tracee.has_exited() => return Err(Lost::Gone),
+            Err(RecvTimeoutError::Timeout) => {}
+        }
     }
 }
 
@@ -398,18 +501,18 @@ mod tests {
 
     use super::*;
 
-    fn job(number: u32) -> (Job, Receiver<Completion>) {
+    fn job(number: u32) -> QueuedJob {
         let (reply, files, closes) = (Vec::new(), Vec::new(), Vec::new());
         let uid = Uid(number);
         let charge = Charge { owner: Owner::User(uid), uid };
         let (call_stop, room) = (CallStop::Step, ReadRoom::default());
         let job = Job { delivery: None, tid: 1, call_stop, charge, reply, room, files, closes };
-        (job, channel().1)
+        QueuedJob { job, completion: channel().1, cpu: None }
     }
 
     /// The uids of the jobs that may begin, in their order.
     fn begin_all(queue: &mut Queue) -> Vec<u32> {
-        std::iter::from_fn(|| queue.take().map(|(job, _)| job.charge.uid.0)).collect()
+        std::iter::from_fn(|| queue.take().map(|queued| queued.job.charge.uid.0)).collect()
     }
 
     #[test]

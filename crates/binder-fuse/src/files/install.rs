@@ -43,6 +43,15 @@ pub(super) struct SocketKeeper {
     pub(super) charge: Charge,
 }
 
+/// Files that are installed in a thread.
+pub(super) struct Installation {
+    /// Their numbers, in order.
+    pub(super) fds: Vec<u32>,
+    /// The socket that they were sent by. To be dropped after the thread is resumed: a thread that
+    /// closes it would take the CPU.
+    pub(super) socket: ClientFile,
+}
+
 /// Memory of a thread that it expects to be written: the unused part of its read buffer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ReadRoom {
@@ -95,14 +104,13 @@ impl Scratch {
     }
 }
 
-/// Installs the files, close-on-exec; returns their numbers, in order. On a failure no file
-/// remains.
+/// Installs the files, close-on-exec. On a failure no file remains.
 pub(super) fn install(
     tracee: &mut Tracee,
     files: &[Arc<ClientFile>],
     room: ReadRoom,
     keeper: &SocketKeeper,
-) -> Result<Vec<u32>, Failure> {
+) -> Result<Installation, Failure> {
     let scratch = Scratch::new(tracee, room, files.len())?;
     let installed = install_with(tracee, files, &scratch, keeper);
     scratch.put_back();
@@ -114,7 +122,7 @@ fn install_with(
     files: &[Arc<ClientFile>],
     scratch: &Scratch,
     keeper: &SocketKeeper,
-) -> Result<Vec<u32>, Failure> {
+) -> Result<Installation, Failure> {
     let kind = (libc::SOCK_DGRAM | libc::SOCK_CLOEXEC) as u64;
     let arguments = [libc::AF_UNIX as u64, kind, 0, scratch.address];
     checked(tracee.call(SystemCall::Socketpair, arguments)?)?;
@@ -132,12 +140,12 @@ fn install_with(
         let mut messages = files.chunks(FILES_A_MESSAGE);
         let pair = SocketPair { near: &socket, far };
         messages.try_for_each(|files| pass(tracee, files, &pair, scratch, &mut fds))?;
-        Ok(())
+        Ok(socket)
     });
     match passed {
-        Ok(()) => {
+        Ok(socket) => {
             take_place_of_socket(tracee, far, &mut fds)?;
-            Ok(fds)
+            Ok(Installation { fds, socket })
         }
         Err(Failure::Refused(error)) => {
             fds.push(far as u32);

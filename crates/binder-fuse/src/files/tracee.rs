@@ -285,6 +285,11 @@ impl Tracee {
         }
     }
 
+    /// Whether the stopped thread was killed.
+    pub(super) fn has_exited(&mut self) -> bool {
+        matches!(self.look(libc::WNOHANG), Err(Absence::Gone))
+    }
+
     /// Restores the thread's state and resumes it.
     pub(super) fn finish(mut self, end: End) -> Result<(), Lost> {
         if let Some(registers) = self.registers {

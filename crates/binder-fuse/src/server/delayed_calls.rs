@@ -73,6 +73,7 @@ impl Server {
             threads.clear_returned();
         }
         self.finish_late_returns();
+        self.finish_late_deliveries();
         self.serve_delayed_calls();
         self.serve_wakes();
     }

@@ -80,7 +80,8 @@ impl DirectRead {
 impl Server {
     /// Makes the connection non-blocking unless calls form a chain and there is no other work.
     pub(super) fn limit_direct_reads(&mut self) {
-        if !self.chain.is_chain() || !self.queue.is_empty() || self.is_reclaiming() {
+        let has_work = !self.queue.is_empty() || self.is_reclaiming();
+        if !self.chain.is_chain() || has_work || self.fd_deliveries.awaits_outcome() {
             self.end_direct_reads();
         }
     }
@@ -88,7 +89,7 @@ impl Server {
     /// Makes the connection blocking if calls form a chain. Called after a request was served.
     pub(super) fn begin_direct_reads(&mut self) {
         let may_begin = !self.direct_read.is_unavailable && self.externals.is_empty();
-        if !may_begin || !self.chain.is_chain() {
+        if !may_begin || !self.chain.is_chain() || self.fd_deliveries.awaits_outcome() {
             return;
         }
         let Some(timer) = self.direct_read.timer() else { return };

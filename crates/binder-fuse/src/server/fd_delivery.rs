@@ -6,12 +6,14 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 
-use binder_driver::{Caller, ClientMemory, Errno, Fault, ProcessId, WriteRead};
+use binder_driver::{Caller, ClientMemory, Errno, ProcessId, WriteRead};
 use binder_uapi::BinderWriteRead;
 use ioctl_trap::{HeldCalls, Listener};
+use rustix::event::epoll::{self, EventData, EventFlags};
 use zerocopy::IntoBytes;
 
 use super::{FD_DELIVERIES, PendingIoctl, Server};
+use crate::client_access::BlockedAccess;
 use crate::error::Error;
 use crate::files::{
     CallStop, ClientFile, Completion, FdInstaller, Job, Outcome, ReadRoom, Trap, TrapOutcome,
@@ -28,6 +30,7 @@ pub(super) struct FdDeliveries {
     waiting: HashMap<u64, FdDelivery>,
     /// Id of a delivery, by the unique id of the reader's request.
     by_request: HashMap<u64, u64>,
+    late: Vec<LateRead>,
     last: u64,
 }
 
@@ -38,7 +41,34 @@ struct FdDelivery {
     interrupted: bool,
 }
 
+/// The result of a read whose thread is stopped.
+struct StoppedRead {
+    delivery: u64,
+    request: PendingIoctl,
+    bwr: BinderWriteRead,
+    result: Result<(), Errno>,
+}
+
+/// A stopped thread's read that is not written yet, because its memory does not answer.
+struct LateRead {
+    read: StoppedRead,
+    missing: Missing,
+    access: BlockedAccess,
+}
+
+/// What a late access writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Missing {
+    Returns,
+    Argument,
+}
+
 impl FdDeliveries {
+    /// Whether an outcome is due: the event loop must not block in the read of a request.
+    pub(super) fn awaits_outcome(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
     /// Whether no descriptor is being installed or closed in a client.
     pub(super) fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.installer.as_ref().is_none_or(FdInstaller::is_idle)
@@ -60,12 +90,8 @@ impl Server {
         if self.fd_deliveries.installer.is_none() {
             let installer =
                 FdInstaller::start(Arc::clone(&self.channel), self.host.closers.clone())?;
-            rustix::event::epoll::add(
-                &self.epoll,
-                installer.signal(),
-                rustix::event::epoll::EventData::new_u64(FD_DELIVERIES),
-                rustix::event::epoll::EventFlags::IN,
-            )?;
+            let events = EventFlags::IN | EventFlags::ET;
+            epoll::add(&self.epoll, installer.signal(), EventData::new_u64(FD_DELIVERIES), events)?;
             self.fd_deliveries.installer = Some(installer);
         }
         self.fd_deliveries.installer.as_mut().ok_or_else(|| io::ErrorKind::NotFound.into())
@@ -221,8 +247,6 @@ impl Server {
 
     /// Serves the outcomes of the workers.
     pub(super) fn serve_fd_deliveries(&mut self) {
-        let Some(installer) = &self.fd_deliveries.installer else { return };
-        installer.clear_signal();
         while let Some((delivery, outcome)) =
             self.fd_deliveries.installer.as_mut().and_then(FdInstaller::outcome)
         {
@@ -246,12 +270,12 @@ impl Server {
                     // closed.
                     self.host.closes.insert(tid, fds);
                 }
-                self.complete_fd_delivery(id, &request, answer);
+                self.complete_fd_delivery(id, request, answer);
             }
             Outcome::Stopped(error) => {
                 self.warn_refusal(tid, &error);
                 let answer = self.driver.files_refused(&mut self.host, process, tid);
-                self.complete_fd_delivery(id, &request, answer);
+                self.complete_fd_delivery(id, request, answer);
             }
             Outcome::Unanswered(error) => {
                 self.warn_refusal(tid, &error);
@@ -281,39 +305,68 @@ impl Server {
         tracing::debug!("thread {tid} cannot receive files: {error}");
     }
 
-    /// Writes the argument of an ioctl whose reply was sent. An error: it or the returns are late,
-    /// and the thread is stopped, so it cannot wait. The worker that has stopped it has just used
-    /// the read buffer, so that is unlikely.
-    fn write_argument(
-        &mut self,
-        request: &PendingIoctl,
-        bwr: &BinderWriteRead,
-    ) -> Result<(), Fault> {
-        if self.host.take_late_returns().is_some() {
-            return Err(Fault::Late);
-        }
-        self.host.write(request.caller, request.argument, bwr.as_bytes())
-    }
-
     /// Resumes a stopped reader. `answer` is `None` if the reader has to read again.
     fn complete_fd_delivery(
         &mut self,
         delivery: u64,
-        request: &PendingIoctl,
+        request: PendingIoctl,
         answer: Option<WriteRead>,
     ) {
-        let tid = request.caller.tid;
-        let result = match answer {
+        match answer {
             Some(WriteRead::Done { bwr, result }) => {
-                let written = self.write_argument(request, &bwr);
-                let result = written.map_err(|_| Errno::EFAULT).and(result);
-                Some(result.map_or_else(|errno| -errno.code(), |()| 0))
+                let read = StoppedRead { delivery, request, bwr, result };
+                match self.host.take_late_returns() {
+                    Some(access) => self.await_write(read, Missing::Returns, access),
+                    None => self.write_argument(read),
+                }
             }
-            _ => None,
-        };
+            _ => self.resume_stopped(delivery, request.caller.tid, None),
+        }
+    }
+
+    /// Keeps the thread stopped until the access has returned.
+    fn await_write(&mut self, read: StoppedRead, missing: Missing, access: BlockedAccess) {
+        self.fd_deliveries.late.push(LateRead { read, missing, access });
+    }
+
+    /// Writes the argument of an ioctl whose reply was sent, and resumes its thread.
+    fn write_argument(&mut self, read: StoppedRead) {
+        let PendingIoctl { caller, argument, .. } = read.request;
+        let written = self.host.write_returns(caller, argument, read.bwr.as_bytes());
+        match self.host.take_late_returns() {
+            Some(access) => self.await_write(read, Missing::Argument, access),
+            None => self.resume_with_result(&read, written.map_err(|_| Errno::EFAULT)),
+        }
+    }
+
+    fn resume_with_result(&mut self, read: &StoppedRead, written: Result<(), Errno>) {
+        let result = written.and(read.result).map_or_else(|errno| -errno.code(), |()| 0);
+        self.resume_stopped(read.delivery, read.request.caller.tid, Some(result));
+    }
+
+    fn resume_stopped(&mut self, delivery: u64, tid: u32, result: Option<i32>) {
         let closes = self.host.closes.remove(&tid).unwrap_or_default();
         if let Some(installer) = &mut self.fd_deliveries.installer {
             installer.complete(Completion { delivery, result, closes });
+        }
+    }
+
+    /// Continues the reads of stopped threads whose memory has answered.
+    pub(super) fn finish_late_deliveries(&mut self) {
+        let has_returned = |late: &mut LateRead| late.access.has_returned();
+        let returned: Vec<_> = self.fd_deliveries.late.extract_if(.., has_returned).collect();
+        for LateRead { read, missing, access } in returned {
+            match (access.result(), missing) {
+                (Some(Ok(())), Missing::Returns) => self.write_argument(read),
+                (Some(Ok(())), Missing::Argument) => self.resume_with_result(&read, Ok(())),
+                (_, Missing::Returns) => {
+                    // The thread does not know of the calls that it has received.
+                    let Caller { process, tid, .. } = read.request.caller;
+                    self.driver.thread_exit(&mut self.host, process, tid);
+                    self.resume_with_result(&read, Err(Errno::EFAULT));
+                }
+                (_, Missing::Argument) => self.resume_with_result(&read, Err(Errno::EFAULT)),
+            }
         }
     }
 

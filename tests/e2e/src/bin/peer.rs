@@ -103,6 +103,10 @@ fn act(device: &str, words: &[&str]) -> Outcome {
             let after = Some(Duration::from_millis(number(ms)?));
             late_clients::call_with_late_parcels(device, user(uid)?, number(calls)? as usize, after)
         }
+        ["late-files", uid, calls, ms] => {
+            let (calls, after) = (number(calls)? as usize, Duration::from_millis(number(ms)?));
+            late_clients::receive_files_late(device, user(uid)?, calls, after)
+        }
         ["hung-returns", uid] => late_clients::call_with_late_parcels(device, user(uid)?, 1, None),
         ["late-clients", uid, areas, uids] => {
             let (areas, uids) = (number(areas)? as usize, number(uids)? as usize);

@@ -14,6 +14,7 @@ crate::attacks! {
     areas_that_never_answer_in_many_uids_of_one_owner_cost_a_bounded_number_of_threads
     calls_with_memory_that_answers_late_are_delayed_and_succeed
     calls_with_late_parcels_and_read_buffers_succeed
+    files_reach_a_receiver_whose_read_buffer_is_late
     a_client_whose_read_buffer_never_answers_can_be_killed
 }
 
@@ -120,6 +121,18 @@ fn calls_with_late_parcels_and_read_buffers_succeed(bus: &Bus) {
     innocent.makes_calls(300);
     late.wait_for_success();
     innocent.newcomer_makes_calls(bus);
+    assert!(bus.log().contains("its memory does not answer"), "{}", bus.log());
+    assert_eq!(loop_threads(bus), 1, "{}", wait::describe(bus.pid()));
+}
+
+fn files_reach_a_receiver_whose_read_buffer_is_late(bus: &Bus) {
+    let innocent = Innocent::new(bus);
+    let program = Path::new(env!("CARGO_BIN_EXE_peer"));
+    let words = ["late-files", &ATTACKER.to_string(), "4", "100"];
+    let mut late = Peer::start_on(bus, program, "binder", &words);
+    late.expect("ready");
+    innocent.makes_calls(300);
+    late.wait_for_success();
     assert!(bus.log().contains("its memory does not answer"), "{}", bus.log());
     assert_eq!(loop_threads(bus), 1, "{}", wait::describe(bus.pid()));
 }
