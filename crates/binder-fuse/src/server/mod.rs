@@ -590,7 +590,7 @@ impl Server {
     /// client whose request is being served may wait for.
     fn accept(&mut self, bytes: &[u8]) {
         let Ok(request) = Request::parse(bytes) else { return self.serve(bytes) };
-        let (header, stored) = (request.header, || StoredRequest::new(bytes));
+        let mut is_call = false;
         let fh = match &request.operation {
             Operation::Interrupt { .. }
             | Operation::Read(_)
@@ -598,10 +598,7 @@ impl Server {
             | Operation::BatchForget(_)
             | Operation::Destroy => return self.serve(bytes),
             Operation::Ioctl(ioctl, _) => {
-                let requester = self.requester(&header, Some(ioctl.fh));
-                if ioctl.cmd == BINDER_WRITE_READ {
-                    return self.queue.push_call(requester, header.unique, Due::Request(stored()));
-                }
+                is_call = ioctl.cmd == BINDER_WRITE_READ;
                 Some(ioctl.fh)
             }
             Operation::Poll(poll) => Some(poll.fh),
@@ -609,8 +606,12 @@ impl Server {
             Operation::Release(release) => Some(release.fh),
             _ => None,
         };
-        let requester = self.requester(&header, fh);
-        self.queue.push(requester, stored());
+        let (requester, stored) = (self.requester(&request.header, fh), StoredRequest::new(bytes));
+        if is_call {
+            self.queue.push_call(requester, request.header.unique, Due::Request(stored));
+        } else {
+            self.queue.push(requester, stored);
+        }
     }
 
     fn requester(&self, header: &InHeader, fh: Option<u64>) -> Requester {
