@@ -444,7 +444,7 @@ impl Bench {
 }
 
 fn write_meminfo(proc: &Path, available_kib: u64, shmem_kib: u64) {
-    let rest = MACHINE_KIB - available_kib;
+    let rest = MACHINE_KIB - available_kib - shmem_kib;
     let text = format!(
         "MemTotal: {MACHINE_KIB} kB\nMemAvailable: {available_kib} kB\nAnonPages: {rest} kB\n\
          Shmem: {shmem_kib} kB\n"

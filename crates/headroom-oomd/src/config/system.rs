@@ -13,8 +13,8 @@
 //! max-kills = 30        # after this number of kills only "hard" and the forecast kill; logged
 //! max-kills-window-ms = 60000 # ... within this time; 0: no maximum
 //! ```
-//! Percentages are of the memory that processes use or can allocate (`MemAvailable` + `AnonPages`),
-//! or of total swap.
+//! Percentages are of the memory that processes use or can allocate (`MemAvailable` + `AnonPages` +
+//! `Shmem` + `PageTables`), or of total swap.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -81,7 +81,8 @@ impl Source {
         let at_ns = monotonic_ns();
         self.shmem_bytes = info.shmem.unwrap_or(0);
         let available = info.available.unwrap_or(0);
-        let total = available + info.anon.unwrap_or(0);
+        let programs = [info.anon, info.shmem, info.page_tables].into_iter().flatten();
+        let total = available + programs.sum::<u64>();
         let swap_total = info.swap_total.unwrap_or(0);
         // If memory is plenty, a process that waits for memory waits because of its own cgroup's
         // limit.
