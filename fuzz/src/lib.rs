@@ -7,6 +7,7 @@
 //!   control socket;
 //! * [`requests`](wire::requests): requests read from `/dev/fuse`;
 //! * [`state`](state::read): the state of the driver, which `execve` carries over an upgrade;
+//! * [`server_state`](server_state::read): the same of a whole daemon, with the server's part;
 //! * [`streams`](wire::streams): `BC_` and `BR_` streams, parsed and written again.
 //!
 //! The crate in `libfuzzer/` runs them with coverage; `tests/corpus.rs` runs them on any toolchain
@@ -17,6 +18,7 @@ pub mod driver;
 mod host;
 pub mod mutate;
 pub mod seeds;
+pub mod server_state;
 pub mod state;
 pub mod wire;
 
@@ -24,11 +26,12 @@ pub mod wire;
 pub type Target = fn(&[u8]);
 
 /// All targets, by name.
-pub const TARGETS: [(&str, Target); 6] = [
+pub const TARGETS: [(&str, Target); 7] = [
     ("commands", driver::commands),
     ("objects", driver::objects),
     ("device", wire::device),
     ("requests", wire::requests),
     ("state", state::read),
+    ("server_state", server_state::read),
     ("streams", wire::streams),
 ];

@@ -198,6 +198,11 @@ fn for_state() -> Vec<(&'static str, Vec<u8>)> {
     for_commands().into_iter().map(after).collect()
 }
 
+/// A state of each format, which tests of the daemon read as well.
+fn for_server_state() -> Vec<(&'static str, Vec<u8>)> {
+    vec![("1", include_bytes!("../../crates/headroom-binderd/tests/states/1").to_vec())]
+}
+
 /// The seeds of a target, by name.
 pub fn of(target: &str) -> Vec<(&'static str, Vec<u8>)> {
     match target {
@@ -206,6 +211,7 @@ pub fn of(target: &str) -> Vec<(&'static str, Vec<u8>)> {
         "device" => for_device(),
         "requests" => for_requests(),
         "state" => for_state(),
+        "server_state" => for_server_state(),
         "streams" => for_streams(),
         _ => Vec::new(),
     }
