@@ -400,6 +400,10 @@ pub trait Watch: Send {
         Vec::new()
     }
 
+    /// Ends limits that another version of the watch has left in force. To be called when those
+    /// that still apply are set again.
+    fn end_limits_of_other_versions(&mut self) {}
+
     /// Keeps limits in force when the watch is dropped, where that is possible.
     fn leave_behind(&mut self) {}
 

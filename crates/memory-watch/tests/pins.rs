@@ -124,7 +124,7 @@ fn accounts_that_make_no_sense_are_replaced_by_fresh_ones() {
 }
 
 #[test]
-fn pins_of_another_version_are_removed_and_foreign_files_stay() {
+fn pins_of_another_version_stay_until_their_limits_are_set_again_and_foreign_files_stay() {
     let Some(filesystem) = BpfFilesystem::new() else { return };
     leave(&filesystem, &[(20, 0)]);
     let folder = std::fs::read_dir(filesystem.root()).unwrap().next().unwrap().unwrap().path();
@@ -132,8 +132,10 @@ fn pins_of_another_version_are_removed_and_foreign_files_stay() {
     std::fs::rename(&folder, &of_another).unwrap();
     let foreign = filesystem.root().join("foreign");
     std::fs::create_dir(&foreign).unwrap();
-    let notifier = Notifier::load_pinned(&filesystem.root()).unwrap();
+    let mut notifier = Notifier::load_pinned(&filesystem.root()).unwrap();
     assert_eq!(notifier.inherited(), []);
+    assert!(of_another.exists(), "its program enforces limits");
+    notifier.end_limits_of_other_versions();
     assert!(!of_another.exists());
     drop(notifier);
     assert!(foreign.exists() && !folder.exists());

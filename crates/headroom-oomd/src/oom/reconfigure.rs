@@ -28,6 +28,7 @@ pub fn start(manager: &mut OomManager, config: &Config) -> Reconfigured {
     let done = reconfigure(manager, config);
     inherit_own_limits(manager);
     manager.continue_kills();
+    manager.state.accounts.watch_mut().end_limits_of_other_versions();
     done
 }
 

@@ -325,6 +325,12 @@ impl Watch for Notifier {
         self.inherited.clone()
     }
 
+    fn end_limits_of_other_versions(&mut self) {
+        if let Some(pins) = &self.pins {
+            pins.remove_other_versions();
+        }
+    }
+
     fn leave_behind(&mut self) {
         if let Some(pins) = &mut self.pins {
             pins.keep();

@@ -1,9 +1,9 @@
 //! State that outlives the daemon: maps and link, pinned in a BPF filesystem.
 //!
 //! The pins are in `ROOT/FINGERPRINT/`. The fingerprint is that of the programs: pins of another
-//! version cannot be read, and are removed. A running daemon holds a lock on `ROOT`. It removes all
-//! pins when it exits; a daemon that is killed leaves its accounts behind, and the program that
-//! continues to update and enforce them.
+//! version cannot be read; they are removed when their limits have been set again. A running daemon
+//! holds a lock on `ROOT`. It removes all pins when it exits; a daemon that is killed leaves its
+//! accounts behind, and the program that continues to update and enforce them.
 
 use std::fs::{DirBuilder, File};
 use std::io;
@@ -49,11 +49,10 @@ fn wrong(path: &Path, why: impl Into<String>) -> NotifierError {
 }
 
 impl Pins {
-    /// Creates the folder if it is missing, and removes pins of other versions.
+    /// Creates the folder if it is missing.
     pub fn open(root: &Path, fingerprint: u64) -> Result<Self, NotifierError> {
         let lock = lock(root)?;
         let folder = root.join(format!("{fingerprint:016x}"));
-        remove_versions(root, Some(&folder));
         make(&folder).map_err(|e| wrong(&folder, format!("cannot create it: {e}")))?;
         Ok(Self { root: root.to_owned(), folder, _lock: lock, keep: false })
     }
@@ -90,6 +89,11 @@ impl Pins {
     /// Removes the pinned accounts.
     pub fn clear(&self) {
         remove_pins(&self.folder);
+    }
+
+    /// Removes the pins of other versions, whose programs enforce limits until then.
+    pub fn remove_other_versions(&self) {
+        remove_versions(&self.root, Some(&self.folder));
     }
 
     /// Keeps all pins when the daemon exits.
