@@ -41,7 +41,9 @@ const RAISE_SHARE: u64 = 64;
 /// No process is read for an account with a sum below the soft limit by this fraction of it.
 const CLEAR_SHARE: u64 = 16;
 
-/// A kill waits longer if the memory that is being freed has fallen by this fraction.
+/// A kill waits longer if the memory that is being freed has fallen by this fraction of it, or of
+/// the soft limit: so the account is over its limit for some seconds at most, and a kill waits for
+/// the exits of many processes with large shared memory, each of which frees it once more.
 const FALLING_SHARE: u64 = 4;
 
 const NS_PER_MS: u64 = 1_000_000;
@@ -253,6 +255,8 @@ struct State {
     controller: ControllerUse,
     /// Time since which a kill waits, nanoseconds.
     waiting_ns: Option<u64>,
+    /// Memory of no process in the last measurement, bytes.
+    unlisted_bytes: u64,
     /// Memory that is being freed, when the wait began or was extended last, bytes.
     freed_bytes: Option<u64>,
     /// Time when the next measurement is due, nanoseconds.
@@ -269,18 +273,28 @@ impl State {
     /// process that has exited, which takes seconds for many large processes on a busy machine. If
     /// it does not fall, it counts in full after a while. Memory that another process uses extends
     /// no wait: its user could free it bit by bit.
-    fn measured_unlisted(&mut self, measurement: &Measurement, small: u64, now_ns: u64) {
+    fn measured_unlisted(&mut self, measurement: &Measurement, soft: u64, now_ns: u64) {
         let Measurement { unlisted_bytes, used_unlisted_bytes, .. } = *measurement;
+        let small = soft / RAISE_SHARE;
         if unlisted_bytes <= small {
             self.end_wait();
             return;
         }
         let freed_bytes = unlisted_bytes.saturating_sub(used_unlisted_bytes);
-        let falls = |before: u64| freed_bytes <= before - before / FALLING_SHARE;
+        let falls = |before: u64| freed_bytes <= before - before.min(soft) / FALLING_SHARE;
         if freed_bytes > small && self.freed_bytes.is_none_or(falls) {
             self.freed_bytes = Some(freed_bytes);
             self.waiting_ns = self.waiting_ns.map(|_| now_ns);
         }
+    }
+
+    /// Whether a kill has waited for long enough: for memory of no process, or, with all memory
+    /// that was added since the last measurement, for the next one.
+    fn has_waited(&self, since_ns: u64, sum: Sum, hard: u64, now_ns: u64) -> bool {
+        let is_over = |begun_ns| now_ns.saturating_sub(begun_ns) >= self.patience_ns();
+        let measured_ns = self.ended_ns.map_or(since_ns, |ended_ns| ended_ns.max(since_ns));
+        let unlisted_exceeds = sum.confirmed_bytes().saturating_add(self.unlisted_bytes) > hard;
+        is_over(measured_ns) || (unlisted_exceeds && is_over(since_ns))
     }
 
     /// Maximum time that a kill waits now, nanoseconds.
@@ -387,6 +401,7 @@ impl Measurements {
         state.ended_ns = Some(now_ns);
         state.cost_ns = measurement.cost_ns;
         state.source = measurement.source;
+        state.unlisted_bytes = measurement.unlisted_bytes;
         state.due_ns = state.next_ns(Awaited::No, now_ns);
         // Usage cannot be negative.
         let least = -i64::try_from(sum.summed_bytes).unwrap_or(i64::MAX);
@@ -401,7 +416,7 @@ impl Measurements {
         if sum.summed_bytes.saturating_add_signed(bytes) <= limit.hard_bytes() {
             state.end_wait();
         } else {
-            state.measured_unlisted(&measurement, small, now_ns);
+            state.measured_unlisted(&measurement, limit.soft_bytes(), now_ns);
         }
         Some(SumCorrection {
             bytes,
@@ -449,7 +464,7 @@ impl Measurements {
             state.due_ns = state.next_ns(Awaited::Yes, now_ns);
         }
         let since_ns = *state.waiting_ns.get_or_insert(now_ns);
-        now_ns.saturating_sub(since_ns) >= state.patience_ns()
+        state.has_waited(since_ns, sum, limit.hard_bytes(), now_ns)
     }
 
     /// Time when [`begin`](Self::begin) is to be called even without an event, nanoseconds.

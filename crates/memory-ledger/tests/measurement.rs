@@ -403,3 +403,45 @@ fn a_kill_waits_for_memory_of_exited_processes_while_it_falls() {
     assert_eq!(last_wait(&[800, 600, 600, 600, 600, 600], |_| 0), 4, "it falls no more");
     assert_eq!(last_wait(&falling, |bytes| bytes), 3, "other processes use it");
 }
+
+#[test]
+fn after_a_kill_the_next_one_waits_for_a_measurement_of_what_was_added_meanwhile() {
+    let sum = |summed: u64, unconfirmed: u64, correction: i64| Sum {
+        summed_bytes: summed * MIB,
+        unconfirmed_bytes: unconfirmed * MIB,
+        correction_bytes: correction * MIB as i64,
+    };
+    let mut measurements = Measurements::default();
+    let crossed = sum(900, 800, 0);
+    assert!(!measurements.may_kill(ACCOUNT, crossed, limit(), 0));
+    let (limit, demand, controller) = (limit(), Demand::Usage, ControllerUse::Excluded);
+    measurements.begin(ACCOUNT, Need { sum: crossed, limit, demand, controller }, 0).unwrap();
+    // Processes map 800 MiB of shared memory during the measurement.
+    let measurement = Measurement { unlisted_bytes: 10 * MIB, ..by_pss(-480 * MIB as i64) };
+    measurements.end(measurement, 1700 * MIB, limit, 1020 * MS).unwrap();
+    assert!(measurements.may_kill(ACCOUNT, sum(1700, 810, -480), limit, 1021 * MS), "420 MiB");
+    let without_victim = sum(1600, 810, -480);
+    assert!(!measurements.may_kill(ACCOUNT, without_victim, limit, 1050 * MS));
+    assert!(!measurements.may_kill(ACCOUNT, without_victim, limit, 2019 * MS));
+    assert!(measurements.may_kill(ACCOUNT, without_victim, limit, 2020 * MS), "not measured");
+}
+
+#[test]
+fn a_kill_waits_while_the_shared_memory_of_many_exiting_processes_is_freed() {
+    // Fifty processes with 880 MiB of one file: freed by 2 % in each second.
+    let mut measurements = Measurements::default();
+    let killed = (0..40u64).find(|step| {
+        let (now_ns, unlisted_bytes) = (step * 400 * MS, (44_000 - step * 352) * MIB);
+        let summed_bytes = 300 * MIB + unlisted_bytes;
+        let sum = Sum { summed_bytes, unconfirmed_bytes: unlisted_bytes, correction_bytes: 0 };
+        if measurements.may_kill(ACCOUNT, sum, limit(), now_ns) {
+            return true;
+        }
+        let (limit, demand, controller) = (limit(), Demand::Usage, ControllerUse::Excluded);
+        measurements.begin(ACCOUNT, Need { sum, limit, demand, controller }, now_ns).unwrap();
+        let measurement = Measurement { unlisted_bytes, ..by_pss(0) };
+        measurements.end(measurement, summed_bytes, limit, now_ns).unwrap();
+        false
+    });
+    assert_eq!(killed, None);
+}
