@@ -15,6 +15,7 @@ use harness::memory_group::MemoryGroup;
 use harness::outcome::{Check, Outcome};
 use harness::sampler::{Latencies, MemoryHistory, MemorySampler, RequestSampler};
 use harness::users::User;
+use serde_json::json;
 
 use crate::attack::{ATTACKER, Attack, BYSTANDER, Guarantee, INNOCENT, NEWCOMER, RECEIVER};
 
@@ -38,6 +39,8 @@ pub struct AttackOutcome {
     guarantee: Guarantee,
     kills: usize,
     cpu_percent: u64,
+    /// How the daemon measured usage at the height of the attack.
+    sources: String,
     calm: Latencies,
     latencies: Latencies,
     checks: Vec<Check>,
@@ -130,7 +133,7 @@ fn play_once(
 
     let (cpu, begun) = (daemon.cpu_time(), Instant::now());
     let requests = RequestSampler::start(daemon.socket());
-    let group = MemoryGroup::create().map(Arc::new);
+    let group = MemoryGroup::create(ATTACKER).map(Arc::new);
     let memory = MemorySampler::start(ATTACKER, group.clone());
     let mut process = start(attack, &daemon, group.as_deref())?;
     let duration = Duration::from_secs(attack.seconds.into());
@@ -138,6 +141,7 @@ fn play_once(
         std::thread::sleep((duration / 2).saturating_sub(begun.elapsed()));
         attack.witness.look(&daemon)
     });
+    let sources = usage_sources(&daemon);
     // It exits, or is killed.
     let end = duration + Duration::from_secs(2);
     while process.try_wait()?.is_none() && begun.elapsed() < end {
@@ -167,6 +171,7 @@ fn play_once(
         guarantee,
         kills,
         cpu_percent,
+        sources,
         calm,
         latencies,
         checks: Vec::new(),
@@ -176,6 +181,14 @@ fn play_once(
     checks.extend(attack.witness.after(&daemon)?);
     outcome.checks = checks;
     Ok(outcome)
+}
+
+/// How the daemon measures usage at present; empty: not at all.
+fn usage_sources(daemon: &Daemon) -> String {
+    let status = daemon.request(&json!({"request": "status"})).unwrap_or_default();
+    let sources = status["usage_sources"].as_object();
+    let names: Vec<&str> = sources.iter().flat_map(|by| by.keys()).map(String::as_str).collect();
+    names.join(", ")
 }
 
 /// Starts an attack.
@@ -248,7 +261,8 @@ impl Outcome for AttackOutcome {
         let peak = self.memory.peak();
         let over = peak.total().saturating_sub(self.limit);
         println!(
-            "{scenario:24} {:5} {:>5} {:>6} {:>6} {:>7.1} {:>5} {:>4} {:>8.1?} {:>8.1?} {:>8.1?}",
+            "{scenario:24} {:5} {:>5} {:>6} {:>6} {:>7.1} {:>5} {:>4} {:>8.1?} {:>8.1?} {:>8.1?} \
+             {}",
             backend.name(),
             mib(self.limit),
             mib(over),
@@ -259,6 +273,7 @@ impl Outcome for AttackOutcome {
             self.calm.percentile(50),
             self.latencies.percentile(50),
             self.latencies.percentile(100),
+            self.sources,
         );
     }
 }
@@ -266,7 +281,7 @@ impl Outcome for AttackOutcome {
 /// Prints the headers of the columns.
 pub fn print_header() {
     println!(
-        "{:24} {:5} {:>5} {:>6} {:>6} {:>7} {:>5} {:>4} {:>8} {:>8} {:>8}",
+        "{:24} {:5} {:>5} {:>6} {:>6} {:>7} {:>5} {:>4} {:>8} {:>8} {:>8} usage",
         "attack",
         "by",
         "limit",

@@ -17,7 +17,7 @@ use crate::backend::Backend;
 use crate::client::Client;
 
 /// Limit for the daemon to start, and to answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(30);
 /// The folder of the binaries, if they are not beside this program.
 const FOLDER_VARIABLE: &str = "HEADROOM_BIN_DIR";
 

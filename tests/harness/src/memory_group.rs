@@ -7,8 +7,11 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::users::User;
+
 /// The hierarchy of the memory controller: version 1, and version 2.
-const ROOTS: [&str; 2] = ["/sys/fs/cgroup/memory", "/sys/fs/cgroup"];
+const V1: &str = "/sys/fs/cgroup/memory";
+const V2: &str = "/sys/fs/cgroup";
 /// Names of lines in `memory.stat`: anonymous memory (version 1, version 2), and swap (version 1).
 const ANONYMOUS: [&str; 3] = ["rss ", "anon ", "swap "];
 /// Names of lines in `memory.stat`: shared memory.
@@ -27,14 +30,25 @@ pub struct Charge {
 pub struct MemoryGroup(PathBuf);
 
 impl MemoryGroup {
-    /// `None`: the machine has no memory controller, or this process may not use it.
-    pub fn create() -> Option<Self> {
+    /// `None`: the machine has no memory controller, or this process may not use it. With version
+    /// 2 the group is the user's slice, as if the user had logged in: Headroom reads its charge.
+    pub fn create(user: User) -> Option<Self> {
         let name = format!("headroom-test-{}", std::process::id());
-        ROOTS.iter().find_map(|root| {
-            let group = Self(Path::new(root).join(&name));
-            fs::create_dir(&group.0).ok()?;
-            group.0.join("memory.stat").exists().then_some(group)
+        Self::create_at(Path::new(V1).join(name)).or_else(|| {
+            let users = Path::new(V2).join("user.slice");
+            let _ = fs::create_dir(&users);
+            for folder in [Path::new(V2), &users] {
+                // Refused where the controller is missing.
+                let _ = fs::write(folder.join("cgroup.subtree_control"), "+memory");
+            }
+            Self::create_at(users.join(format!("user-{}.slice", user.uid)))
         })
+    }
+
+    fn create_at(path: PathBuf) -> Option<Self> {
+        fs::create_dir(&path).ok()?;
+        let group = Self(path);
+        group.0.join("memory.stat").exists().then_some(group)
     }
 
     /// Starts the program in the group.

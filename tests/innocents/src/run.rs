@@ -98,7 +98,7 @@ pub fn play(program: &Program, backend: Backend, effort: Effort) -> anyhow::Resu
 /// The sample with the highest total of a run without a limit. The limited runs are not sampled:
 /// that occupies a CPU.
 fn unlimited_peak(program: &Program, seconds: u32) -> anyhow::Result<Held> {
-    let group = MemoryGroup::create().map(Arc::new);
+    let group = MemoryGroup::create(INNOCENT).map(Arc::new);
     let memory = match &group {
         Some(group) => MemorySampler::by_charge(INNOCENT, group.clone()),
         None => MemorySampler::start(INNOCENT, None),
@@ -135,17 +135,20 @@ struct Run {
 fn run(program: &Program, seconds: u32, conditions: Conditions<'_>) -> anyhow::Result<Run> {
     let folder = tempfile::tempdir()?;
     let mut command = command(program, folder.path(), seconds)?;
-    let daemon = match conditions {
-        Conditions::Unlimited { group } => {
-            group.map(|group| group.contain(&mut command)).transpose()?;
-            None
-        }
+    // Removed when the processes have ended.
+    let slice = match conditions {
+        Conditions::Limit { .. } => MemoryGroup::create(INNOCENT),
+        Conditions::Unlimited { .. } => None,
+    };
+    let (group, daemon) = match conditions {
+        Conditions::Unlimited { group } => (group, None),
         Conditions::Limit { backend, limit } => {
             let daemon = Daemon::start(backend, "")?;
             daemon.set_limit(INNOCENT.uid, limit)?;
-            Some(daemon)
+            (slice.as_ref(), Some(daemon))
         }
     };
+    group.map(|group| group.contain(&mut command)).transpose()?;
     let ended = Ended;
     let log = folder.path().join("output");
     let mut child = command
