@@ -18,7 +18,7 @@ use crate::placement::{self, Move, Moved};
 /// Number of timer periods in which a thread must stop or make one call before it counts as stuck
 /// (ten seconds). Both take microseconds, unless the thread gets no CPU time: on an overloaded
 /// machine half a second was not enough. A thread that is frozen by its control group counts as
-/// stuck from the second period on.
+/// stuck after two whole periods: the timer may run already, so the first one may be shorter.
 const MAX_PERIODS: u32 = (Duration::from_secs(10).as_millis() / PERIOD.as_millis()) as u32;
 
 /// Why a thread cannot be used.
@@ -259,7 +259,7 @@ impl Tracee {
             match self.look(0) {
                 Err(Absence::Gone) => return Err(()),
                 Ok(Some(stop)) => return Ok(Some(stop)),
-                Ok(None) | Err(Absence::Interrupted) if period > 0 && is_frozen(self.tid) => {
+                Ok(None) | Err(Absence::Interrupted) if period > 1 && is_frozen(self.tid) => {
                     break;
                 }
                 Ok(None) | Err(Absence::Interrupted) => {}
