@@ -12,7 +12,6 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail, ensure};
-use headroom_linux::sched::leave_realtime;
 use owners::Uid;
 
 use super::{StateFile, VERIFIED};
@@ -92,15 +91,6 @@ impl Program {
             .stdin(state.0.try_clone().context("cannot duplicate a descriptor")?)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        // SAFETY: only system calls, which are safe after a fork.
-        unsafe {
-            command.pre_exec(|| {
-                // With the daemon's real-time priority, a program that loops would keep the daemon
-                // from ending it on a machine with one CPU.
-                leave_realtime(-20);
-                Ok(())
-            });
-        }
         let mut child = command
             .spawn()
             .with_context(|| format!("{shown}: cannot start it to verify the state"))?;
