@@ -28,7 +28,8 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// version, and the conversion from the one before.
 const FORMAT: u32 = 1;
 /// Limit for the verification of the state: the daemon kills no process meanwhile, the kernel does.
-const CHECK_LIMIT: Duration = Duration::from_secs(2);
+/// On an emulated CPU it takes seconds. The watchdog reports a loop that is stuck for 10 s.
+const CHECK_LIMIT: Duration = Duration::from_secs(8);
 /// How long an upgrade waits for notifications and programs of hooks.
 const WAIT_NS: u64 = 500 * NS_PER_MS;
 
