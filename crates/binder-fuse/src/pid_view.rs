@@ -54,11 +54,16 @@ pub(crate) fn process_of(tid: u32, own: u64) -> io::Result<Client> {
 }
 
 fn disposition(status: &str, signal: i32) -> Disposition {
-    let ignored = field(status, "SigIgn:").and_then(|mask| u64::from_str_radix(mask, 16).ok());
-    match ignored.unwrap_or(0) >> (signal - 1) & 1 {
+    match signals(status, "SigIgn:") >> (signal - 1) & 1 {
         0 => Disposition::Other,
         _ => Disposition::Ignored,
     }
+}
+
+/// The signals in a line of a status file, a bit for each.
+pub(crate) fn signals(status: &str, name: &str) -> u64 {
+    let mask = field(status, name).and_then(|mask| u64::from_str_radix(mask, 16).ok());
+    mask.unwrap_or(0)
 }
 
 fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {

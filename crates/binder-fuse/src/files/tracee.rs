@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::registers::Registers;
 use super::system_call::{Abi, SystemCall};
 use crate::interrupt_timer::PERIOD;
+use crate::pid_view::signals;
 use crate::placement::{self, Move, Moved};
 
 /// Number of timer periods in which a thread must stop or make one call before it counts as stuck
@@ -117,6 +118,12 @@ fn is_frozen(tid: u32) -> bool {
     place.contains("refrigerator") || place.contains("freezer_trap")
 }
 
+/// Whether a signal to the thread itself waits for delivery.
+fn is_queued(signal: i32, tid: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{tid}/status")).unwrap_or_default();
+    signals(&status, "SigPnd:") & bit(signal) != 0
+}
+
 impl Tracee {
     /// Traces a thread that is blocked in an ioctl on our device, and requests a stop for its
     /// return.
@@ -215,11 +222,12 @@ impl Tracee {
         loop {
             let stop = self.resume(libc::PTRACE_SINGLESTEP)?;
             let after = self.current_registers()?;
-            // A SIGTRAP of the client's own arrives before the call.
-            if after.has_made_call(prepared) {
-                return Ok(after);
+            match stop {
+                // A SIGTRAP of the client's own arrives before the call.
+                Stop::Signal(libc::SIGTRAP) if after.has_made_call(prepared) => return Ok(after),
+                // Behind the call, the step's SIGTRAP follows before the next instruction.
+                stop => self.suppress(&stop),
             }
-            self.suppress(&stop);
         }
     }
 
@@ -319,10 +327,23 @@ impl Tracee {
         Ok(())
     }
 
+    /// Whether it was frozen between a call and the SIGTRAP of the step over it. Resumed without
+    /// us, it would be ended by that signal.
+    fn has_step_signal(&self) -> bool {
+        self.call_stop == CallStop::Step
+            && self.registers.is_some()
+            && is_queued(libc::SIGTRAP, self.tid)
+    }
+
     /// Resumes a stuck thread if it has stopped meanwhile; `Some` while it has to be waited for.
     pub(super) fn let_go(mut self) -> Option<Self> {
         match self.look(libc::WNOHANG) {
             Ok(None) | Err(Absence::Interrupted) => Some(self),
+            // It stops for that signal next.
+            Ok(Some(Stop::Trap)) if self.has_step_signal() => {
+                let _ = ptrace(libc::PTRACE_CONT, self.tid, 0, 0);
+                Some(self)
+            }
             Ok(Some(_)) => match self.finish(End::Again) {
                 Err(Lost::Stuck(tracee)) => Some(*tracee),
                 _ => None,
