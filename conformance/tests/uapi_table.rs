@@ -44,7 +44,8 @@ fn cases() -> BTreeSet<String> {
 
 /// Every source file with tests, in one text.
 fn tests() -> String {
-    let mut folders = vec![root().join("crates"), root().join("tests/e2e/tests")];
+    let folders = ["crates", "tests/e2e/tests", "conformance/tests"];
+    let mut folders = folders.map(|folder| root().join(folder)).to_vec();
     let mut text = String::new();
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(&folder).expect("a folder").flatten() {
