@@ -105,6 +105,10 @@ impl Requests {
 
     /// Replaces the program, if that was requested.
     pub fn upgrade(&mut self, parts: Parts<'_>) {
+        // Each turn of the event loop comes here, and an obstacle is found by locks.
+        if !self.upgrades.is_pending() {
+            return;
+        }
         let obstacle = (!self.runs.is_empty())
             .then_some("a client waits for the memory of victims: try again")
             .or_else(|| parts.oom.unfinished());
