@@ -1,6 +1,6 @@
 //! Requests to the daemons. A refusal becomes an error.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, anyhow, bail};
 use control::{Client, ControlError, Uid, binderd, oomd};
@@ -62,12 +62,6 @@ fn with_user_names(message: &str) -> String {
         }
     }
     shown
-}
-
-/// The absolute path of a program for an upgrade. Resolved here: a daemon must not wait for a
-/// filesystem that it serves itself.
-pub fn program_to_execute(path: &Path) -> anyhow::Result<PathBuf> {
-    path.canonicalize().with_context(|| format!("{}: cannot resolve it", path.display()))
 }
 
 /// Sends a request to `headroom-oomd`.

@@ -12,5 +12,6 @@ pub mod programs;
 pub mod signals;
 pub mod size;
 pub mod status_line;
+pub mod upgrade;
 pub mod user;
 pub mod visibility;

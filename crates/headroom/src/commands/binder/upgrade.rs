@@ -6,16 +6,18 @@ use control::binderd::{Reply, Request};
 use serde::Serialize;
 
 use crate::arguments::Globals;
-use crate::helpers::client::{call_binderd, program_to_execute, unexpected};
-use crate::helpers::output;
+use crate::helpers::client::{call_binderd, unexpected};
+use crate::helpers::{output, upgrade};
 
 /// Runs `headroom binder upgrade`.
 pub fn upgrade(globals: &Globals, program: Option<&Path>) -> anyhow::Result<()> {
-    let program = program.map(program_to_execute).transpose()?;
+    let program = program.map(upgrade::resolve).transpose()?;
     match call_binderd(&globals.binderd_socket, &Request::Upgrade { program })? {
         Reply::Upgraded { from, to, processes, pause_us } => {
+            let what = format!("{processes} opens");
+            let sentence = upgrade::sentence(&from, &to, &what, pause_us);
             let upgraded = Upgraded { from, to, processes, pause_us };
-            output::print_as(globals.format(), &upgraded, || upgraded.sentence())
+            output::print_as(globals.format(), &upgraded, || sentence)
         }
         reply => Err(unexpected(&reply)),
     }
@@ -28,15 +30,4 @@ struct Upgraded {
     to: String,
     processes: u32,
     pause_us: u64,
-}
-
-impl Upgraded {
-    fn sentence(&self) -> String {
-        let Self { from, to, processes, pause_us } = self;
-        let pause_ms = *pause_us as f64 / 1000.0;
-        format!(
-            "upgraded from {from} to {to}: {processes} opens continue after a pause of \
-             {pause_ms:.1} ms\n"
-        )
-    }
 }
