@@ -37,6 +37,17 @@ fn threads_named(bus: &Bus, wanted: &str) -> usize {
     tasks.filter(|task| name(task).is_ok_and(|name| name.trim_end() == wanted)).count()
 }
 
+/// Memory was late, and another thread has taken the event loop over for good.
+fn assert_was_late(bus: &Bus) {
+    assert!(bus.log().contains("its memory does not answer"), "{}", bus.log());
+    assert_eq!(loop_threads(bus), 1, "{}", wait::describe(bus.pid()));
+}
+
+/// Starts a client whose memory is late.
+fn attacker(bus: &Bus, words: &[&str]) -> Peer {
+    Peer::start_on(bus, Path::new(env!("CARGO_BIN_EXE_peer")), "binder", words)
+}
+
 /// The pids in a line of the attacker.
 fn pids(attack: &Peer, label: &str) -> Vec<u32> {
     let line = attack.line().unwrap();
@@ -62,9 +73,7 @@ fn areas_that_never_answer_in_many_uids_of_one_owner_cost_a_bounded_number_of_th
     let started = || (threads_named(bus, "nonblock") > 0).then_some(());
     assert!(wait::until(PATIENCE, started).is_some(), "{}", wait::describe(bus.pid()));
     let before = bus.descriptors();
-    let program = Path::new(env!("CARGO_BIN_EXE_peer"));
-    let words = ["late-clients", &ATTACKER.to_string(), AREAS, UIDS];
-    let mut attack = Peer::start_on(bus, program, "binder", &words);
+    let mut attack = attacker(bus, &["late-clients", &ATTACKER.to_string(), AREAS, UIDS]);
     let accomplice = pids(&attack, "accomplice ")[0];
     let clients = pids(&attack, "clients ");
     attack.expect("ready");
@@ -89,16 +98,13 @@ fn areas_that_never_answer_in_many_uids_of_one_owner_cost_a_bounded_number_of_th
 
 fn calls_with_memory_that_answers_late_are_delayed_and_succeed(bus: &Bus) {
     let innocent = Innocent::new(bus);
-    let program = Path::new(env!("CARGO_BIN_EXE_peer"));
     // More than the owner's budget.
-    let words = ["late-pages", &ATTACKER.to_string(), "4", "300"];
-    let mut late = Peer::start_on(bus, program, "binder", &words);
+    let mut late = attacker(bus, &["late-pages", &ATTACKER.to_string(), "4", "300"]);
     late.expect("ready");
     innocent.makes_calls(300);
     innocent.newcomer_makes_calls(bus);
     late.wait_for_success();
-    assert!(bus.log().contains("its memory does not answer"), "{}", bus.log());
-    assert_eq!(loop_threads(bus), 1, "{}", wait::describe(bus.pid()));
+    assert_was_late(bus);
 }
 
 /// A context manager that returns the parcels of calls.
@@ -113,36 +119,28 @@ fn echo_service(bus: &Bus, device: &str) -> Peer {
 fn calls_with_late_parcels_and_read_buffers_succeed(bus: &Bus) {
     let innocent = Innocent::new(bus);
     let _service = echo_service(bus, "binder");
-    let program = Path::new(env!("CARGO_BIN_EXE_peer"));
     // More late accesses than the owner's budget allows without touching memory before a call.
-    let words = ["late-parcels", &ATTACKER.to_string(), "6", "100"];
-    let mut late = Peer::start_on(bus, program, "binder", &words);
+    let mut late = attacker(bus, &["late-parcels", &ATTACKER.to_string(), "6", "100"]);
     late.expect("ready");
     innocent.makes_calls(300);
     late.wait_for_success();
     innocent.newcomer_makes_calls(bus);
-    assert!(bus.log().contains("its memory does not answer"), "{}", bus.log());
-    assert_eq!(loop_threads(bus), 1, "{}", wait::describe(bus.pid()));
+    assert_was_late(bus);
 }
 
 fn files_reach_a_receiver_whose_read_buffer_is_late(bus: &Bus) {
     let innocent = Innocent::new(bus);
-    let program = Path::new(env!("CARGO_BIN_EXE_peer"));
-    let words = ["late-files", &ATTACKER.to_string(), "4", "100"];
-    let mut late = Peer::start_on(bus, program, "binder", &words);
+    let mut late = attacker(bus, &["late-files", &ATTACKER.to_string(), "4", "100"]);
     late.expect("ready");
     innocent.makes_calls(300);
     late.wait_for_success();
-    assert!(bus.log().contains("its memory does not answer"), "{}", bus.log());
-    assert_eq!(loop_threads(bus), 1, "{}", wait::describe(bus.pid()));
+    assert_was_late(bus);
 }
 
 fn a_client_whose_read_buffer_never_answers_can_be_killed(bus: &Bus) {
     let innocent = Innocent::new(bus);
     let _service = echo_service(bus, "binder");
-    let program = Path::new(env!("CARGO_BIN_EXE_peer"));
-    let words = ["hung-returns", &ATTACKER.to_string()];
-    let mut late = Peer::start_on(bus, program, "binder", &words);
+    let mut late = attacker(bus, &["hung-returns", &ATTACKER.to_string()]);
     let accomplice = pids(&late, "accomplice ")[0];
     late.expect("ready");
     let blocked = || (loop_threads(bus) > 0).then_some(());
