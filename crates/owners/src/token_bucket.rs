@@ -61,6 +61,12 @@ impl TokenBucket {
         u64::try_from(self.tokens).unwrap_or(0)
     }
 
+    /// Number of tokens; negative for a debt.
+    fn balance(mut self, now_ns: u64) -> i64 {
+        self.refill(now_ns);
+        self.tokens
+    }
+
     /// Returns whether the bucket holds `burst` tokens, like a bucket that was never used.
     pub fn is_full(&mut self, now_ns: u64) -> bool {
         self.refill(now_ns);
@@ -154,6 +160,20 @@ impl<K: Copy + Ord> TokenBuckets<K> {
         }
     }
 
+    /// The balances of the keys whose buckets are not full: negative for a debt.
+    pub fn balances(&self, now_ns: u64) -> BTreeMap<K, i64> {
+        let used = self.used.iter().map(|(key, bucket)| (*key, bucket.balance(now_ns)));
+        used.filter(|(_, tokens)| *tokens < signed(self.rate.burst)).collect()
+    }
+
+    /// Replaces all buckets by those with these balances, up to the burst.
+    pub fn restore(&mut self, balances: BTreeMap<K, i64>, now_ns: u64) {
+        let rate = self.rate;
+        let bucket = |tokens| TokenBucket { tokens, ..TokenBucket::new(rate, now_ns) };
+        let used = balances.into_iter().filter(|(_, tokens)| *tokens < signed(rate.burst));
+        self.used = used.map(|(key, tokens)| (key, bucket(tokens))).collect();
+    }
+
     /// Time at which the key has a token again, nanoseconds; `None` if no bucket is kept for the
     /// key, which then has a token.
     pub fn ready_at_ns(&self, key: K) -> Option<u64> {
@@ -221,6 +241,21 @@ mod tests {
         (1000..1100).for_each(|key| buckets.charge(key, SECOND, 5));
         assert!(buckets.used.len() <= 100, "{}", buckets.used.len());
         assert!(!buckets.is_ready(1099, SECOND) && !buckets.is_unused());
+    }
+
+    #[test]
+    fn balances_continue_in_other_buckets_with_another_clock() {
+        let mut buckets = TokenBuckets::new(RATE);
+        buckets.charge('d', 0, 5);
+        buckets.charge('t', 0, 2);
+        buckets.charge('f', 0, 1);
+        let balances = buckets.balances(SECOND / 10);
+        assert_eq!(balances, BTreeMap::from([('d', -1), ('t', 2)]), "one is full again");
+        let mut others = TokenBuckets::new(RATE);
+        others.restore(balances.into_iter().chain([('o', 4)]).collect(), 50 * SECOND);
+        assert_eq!(others.ready_at_ns('d'), Some(50 * SECOND + SECOND / 5));
+        assert_eq!(others.tokens('t', 50 * SECOND), 2);
+        assert_eq!(others.tokens('o', 50 * SECOND), 3, "no more than the burst");
     }
 
     #[test]
