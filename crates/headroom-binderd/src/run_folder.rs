@@ -6,6 +6,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use headroom_linux::folders;
 
 /// Folder of the daemons that root starts.
 const SYSTEM: &str = "/run/headroom";
@@ -32,8 +33,7 @@ impl RunFolder {
     pub fn create(mount: &Path, namespace: Option<u64>) -> anyhow::Result<Self> {
         let name = name_of(mount, namespace);
         let path = Path::new(SYSTEM).join(&name);
-        // Whatever the umask is, no other user may replace what is in it.
-        let system = DirBuilder::new().recursive(true).mode(0o755).create(SYSTEM);
+        let system = folders::create_public(Path::new(SYSTEM));
         if system.and_then(|()| create_own(&path, 0o755)).is_ok() {
             return Ok(Self { path, scope: Scope::System });
         }

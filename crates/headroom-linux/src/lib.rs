@@ -2,12 +2,14 @@
 //! that more than one crate needs.
 //!
 //! * [`clock`]: clocks in nanoseconds;
+//! * [`folders`]: folders with a mode that does not depend on the umask;
 //! * [`kept_fd`]: file descriptors that stay open in the next executed program;
 //! * [`mountinfo`]: parses `/proc/<pid>/mountinfo`;
 //! * [`sched`]: scheduling policy and priority of a thread, by `sched_setattr(2)`;
 //! * [`timer`]: a timer for an epoll set, by `timerfd_create(2)`.
 
 pub mod clock;
+pub mod folders;
 pub mod kept_fd;
 pub mod mountinfo;
 pub mod sched;

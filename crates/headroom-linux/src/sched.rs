@@ -68,10 +68,29 @@ impl SchedAttr {
         if result == 0 { Ok(()) } else { Err(last_errno()) }
     }
 
+    /// The same, but children and new threads of the thread start as ordinary ones.
+    pub const fn reset_on_fork(self) -> Self {
+        Self { flags: self.flags | libc::SCHED_FLAG_RESET_ON_FORK as u64, ..self }
+    }
+
     /// `SCHED_FIFO` or `SCHED_RR`.
     pub fn is_realtime(&self) -> bool {
         matches!(self.policy as i32, libc::SCHED_FIFO | libc::SCHED_RR)
     }
+}
+
+/// Runs a closure, during which children of the calling thread start with the ordinary policy and a
+/// nice value of 0 even if the thread has a real-time priority.
+pub fn with_ordinary_children<T>(run: impl FnOnce() -> T) -> T {
+    let realtime = SchedAttr::of(None).ok().filter(SchedAttr::is_realtime);
+    // Cannot fail: to give up what children inherit needs no privilege.
+    let reset = realtime.filter(|attr| attr.reset_on_fork().apply(None).is_ok());
+    let result = run();
+    if let Some(attr) = reset {
+        // Fails if the privilege for a real-time priority was dropped; the thread keeps its own.
+        let _ = attr.apply(None);
+    }
+    result
 }
 
 /// Makes the calling thread an ordinary one with this nice value, or with 0 where the privilege for
@@ -114,6 +133,30 @@ mod tests {
                 Ok(()) => assert!(SchedAttr::of(None).unwrap().is_realtime()),
                 Err(errno) => assert_eq!(errno, Errno::PERM),
             }
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn children_of_a_realtime_thread_are_ordinary_if_that_is_requested() {
+        let sleep = || {
+            let mut command = std::process::Command::new("sleep");
+            command.arg("60").spawn().unwrap()
+        };
+        let policy_of = |mut child: std::process::Child| {
+            let attr = SchedAttr::of(Some(Pid::from_child(&child))).unwrap();
+            child.kill().unwrap();
+            child.wait().unwrap();
+            attr
+        };
+        std::thread::spawn(move || {
+            let realtime = SchedAttr::fifo(1).apply(None).is_ok();
+            let before = SchedAttr::of(None).unwrap();
+            assert_eq!(policy_of(sleep()).is_realtime(), realtime, "inherited otherwise");
+            let child = policy_of(with_ordinary_children(sleep));
+            assert!(!child.is_realtime(), "{child:?}");
+            assert_eq!(SchedAttr::of(None), Ok(before));
         })
         .join()
         .unwrap();

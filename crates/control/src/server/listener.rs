@@ -1,10 +1,9 @@
 //! A listening socket.
 
-use std::fs::DirBuilder;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+use headroom_linux::folders;
 use rustix::fs::{Mode, chmod};
 use rustix::io::Errno;
 use rustix::net::{
@@ -42,12 +41,7 @@ impl Listener {
     pub(super) fn bind(path: &Path, mode: u32) -> Result<Self, ControlError> {
         let fail = |doing| move |errno| ControlError::Io { path: path.to_owned(), doing, errno };
         if let Some(dir) = path.parent() {
-            // Whatever the umask is, no other user may replace the sockets in it.
-            let mut folders = DirBuilder::new();
-            folders
-                .recursive(true)
-                .mode(0o755)
-                .create(dir)
+            folders::create_public(dir)
                 .map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))
                 .map_err(fail("cannot create its folder"))?;
         }

@@ -1,12 +1,11 @@
 //! The bus of a container: one that is served, or a new one.
 
-use std::fs::DirBuilder;
-use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, ensure};
+use headroom_linux::folders;
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
@@ -65,8 +64,8 @@ fn start(name: &str, folder: &Path) -> anyhow::Result<()> {
         let is_root = rustix::process::geteuid().is_root();
         ensure!(is_root, "{}: only root can create this bus; use sudo", folder.display());
         unmount_dead(folder);
-        let made = DirBuilder::new().recursive(true).mode(0o755).create(folder);
-        made.with_context(|| format!("cannot make {}", folder.display()))?;
+        folders::create_public(folder)
+            .with_context(|| format!("cannot make {}", folder.display()))?;
         let mut helper = programs::binderd()?;
         helper.arg0("mount.binder").arg(name).arg(folder);
         helper

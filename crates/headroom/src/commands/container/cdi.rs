@@ -5,12 +5,13 @@
 //! client has its own mapping. A device file that is bound alone can be opened once only. Links in
 //! `/dev` are made by a hook, as CDI has no edit for them.
 
-use std::fs::{DirBuilder, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use headroom_linux::folders;
 use serde::Serialize;
 
 use super::bus::Bus;
@@ -98,8 +99,7 @@ impl Specification {
         let new = path.with_extension("new");
         // Runtimes execute the hook as root, so no umask may make the file or its folder writable
         // for others.
-        let made = DirBuilder::new().recursive(true).mode(0o755).create(folder);
-        let written = made.and_then(|()| {
+        let written = folders::create_public(folder).and_then(|()| {
             let mut options = OpenOptions::new();
             let mut file =
                 options.write(true).create(true).truncate(true).mode(0o644).open(&new)?;

@@ -5,11 +5,12 @@ pub mod peer;
 
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, ensure};
+use headroom_linux::folders;
 use machine_memory::Meminfo;
 use memory_ledger::Margin;
 use reclaim::{Options, Victim};
@@ -164,8 +165,7 @@ fn reclaim(bytes: u64, cpu: usize) -> anyhow::Result<u64> {
 /// Writes the file atomically.
 fn save(file: &Path, measured: &Measured) -> anyhow::Result<()> {
     let folder = file.parent().context("it is no file's name")?;
-    // Whatever the umask is, the daemon reads this as root's.
-    fs::DirBuilder::new().recursive(true).mode(0o755).create(folder)?;
+    folders::create_public(folder)?;
     let text = format!(
         "# Measured by `headroom oom margin --save`: {} rounds of {} on {} CPUs.\n\
          allocation-bytes-per-s = {}\nreclaim-bytes-per-s = {}\nreaction-us = {}\n",

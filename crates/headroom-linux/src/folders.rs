@@ -1,0 +1,36 @@
+//! Folders with a mode that does not depend on the umask.
+
+use std::fs::DirBuilder;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+
+/// Creates a folder and its missing parents. All users can read them; whatever the umask is, only
+/// their owner can create or replace files in them.
+pub fn create_public(folder: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o755).create(folder)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use rustix::fs::Mode;
+
+    use super::*;
+
+    #[test]
+    fn missing_folders_are_created_without_write_permission_for_others() {
+        let root = tempfile::tempdir().unwrap();
+        let (outer, inner) = (root.path().join("outer"), root.path().join("outer/inner"));
+        let umask = rustix::process::umask(Mode::empty());
+        let created = create_public(&inner);
+        rustix::process::umask(umask);
+        created.unwrap();
+        create_public(&inner).unwrap();
+        for folder in [outer, inner] {
+            let mode = folder.metadata().unwrap().permissions().mode();
+            assert_eq!(mode & 0o022, 0, "{}: {mode:o}", folder.display());
+        }
+    }
+}
