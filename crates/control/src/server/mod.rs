@@ -34,8 +34,8 @@ pub(crate) use listener::root_socket;
 const CONNECTIONS: QuotaSize = QuotaSize { slots: 64, reserved: 8, of_an_owner: 8 };
 /// New connections per iteration of the event loop, from each socket.
 const ACCEPTS_PER_TURN: usize = 16;
-/// Packets read per iteration of the event loop: from root, and from all others.
-const PACKETS_PER_TURN: usize = 4;
+/// Packets read per iteration of the event loop: a packet of root waits for one of others.
+const PACKETS_PER_TURN: [(Turn, usize); 2] = [(Turn::Root, 4), (Turn::Others, 1)];
 /// Maximum of packets queued for a subscriber, besides those in its socket; one more and it is
 /// disconnected.
 const MAX_BEHIND: usize = 64;
@@ -226,8 +226,8 @@ impl Server {
                 number => self.ready(number),
             }
         }
-        for turn in [Turn::Root, Turn::Others] {
-            for _ in 0..PACKETS_PER_TURN {
+        for (turn, packets) in PACKETS_PER_TURN {
+            for _ in 0..packets {
                 let Some(number) = self.budget.next(turn) else { break };
                 let Some(connection) = self.connections.get(&number) else { continue };
                 let owner = connection.peer.owner;
