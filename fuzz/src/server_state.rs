@@ -1,20 +1,39 @@
 //! The serialised state of a whole binder daemon: the server's part, with the driver's in it.
 
 use binder_driver::Driver;
-use binder_driver::state;
-use binder_fuse::ServerState;
+use binder_driver::state::{self, SavedState, StateError};
+use binder_fuse::{ServerState, ServerStateFormat1, VerifiedState};
+use serde::Deserialize;
 
-/// The daemon's own part, in front of the server's: version, start of the pause, and descriptors.
-type Daemon = (String, u64, (i32, Option<i32>, i32, Option<i32>));
+type Descriptors = (i32, Option<i32>, i32, Option<i32>);
+
+/// The state, with the server's state `S`.
+#[derive(Deserialize)]
+struct DaemonState<S> {
+    /// The daemon's own part: version, start of the pause, and descriptors.
+    _daemon: (String, u64, Descriptors),
+    server: S,
+}
+
+impl SavedState for DaemonState<ServerState<Driver>> {
+    type Format1 = DaemonState<ServerStateFormat1>;
+}
+
+impl From<DaemonState<ServerStateFormat1>> for DaemonState<ServerState<Driver>> {
+    fn from(DaemonState { _daemon, server }: DaemonState<ServerStateFormat1>) -> Self {
+        Self { _daemon, server: server.into() }
+    }
+}
+
+fn verified(bytes: &[u8]) -> Result<VerifiedState, StateError> {
+    state::read::<DaemonState<ServerState<Driver>>>(bytes)?.server.verify()
+}
 
 /// The input is a state; its header is corrected before it is read.
 pub fn read(input: &[u8]) {
     let mut bytes = input.to_vec();
-    if !state::reseal(&mut bytes) {
-        return;
-    }
-    if let Ok((_, server)) = state::read::<(Daemon, ServerState<Driver>)>(&bytes) {
-        let _ = server.verify();
+    if state::reseal(&mut bytes) {
+        let _ = verified(&bytes);
     }
 }
 
@@ -23,10 +42,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_seed_is_verified() {
+    fn the_seeds_are_verified() {
         for (name, seed) in crate::seeds::of("server_state") {
-            let (_, server) = state::read::<(Daemon, ServerState<Driver>)>(&seed).unwrap();
-            assert!(server.verify().is_ok(), "{name}");
+            assert_eq!(verified(&seed).map(drop), Ok(()), "{name}");
         }
     }
 }

@@ -1,10 +1,10 @@
 //! The serialised state of the driver.
 
-use binder_driver::Driver;
 use binder_driver::state::{self, SavedDriver};
+use binder_driver::{Driver, PageSize};
 
 fn verified(bytes: &[u8]) -> Option<Driver> {
-    state::read::<SavedDriver<Driver>>(bytes).ok()?.verify().ok()
+    state::read::<SavedDriver<Driver>>(bytes).ok()?.verify(PageSize::default()).ok()
 }
 
 /// The input is a state; its header is corrected before it is read. A state that passes the

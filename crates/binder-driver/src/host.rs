@@ -129,7 +129,7 @@ pub trait Mappings {
     /// Makes the range read as zeros (`TF_CLEAR_BUF`); bytes outside it stay.
     fn zero(&mut self, process: ProcessId, offset: u64, len: u64) -> Result<(), StoreError>;
 
-    /// Releases whole pages (4096 bytes); they read as zeros afterwards.
+    /// Releases whole pages of the machine; they read as zeros afterwards.
     fn punch(&mut self, process: ProcessId, offset: u64, len: u64) -> Result<(), StoreError>;
 }
 

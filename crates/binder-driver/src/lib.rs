@@ -28,6 +28,7 @@ pub mod state;
 mod transaction;
 mod write_read;
 
+pub use buffer::pages::PageSize;
 pub use buffer::reclaim::PageCounts;
 pub use debug::counters::CommandCounts;
 pub use debug::records::{Refusal, Sent, TraceEvent};

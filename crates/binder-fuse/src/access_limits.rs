@@ -9,6 +9,7 @@
 //!
 //! Root and the server's own user could stop the server anyway: their calls are always started.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use binder_driver::ProcessId;
@@ -80,6 +81,16 @@ impl AccessLimits {
             threads: Quota::new(BLOCKED_THREADS),
             blocked: Vec::new(),
         }
+    }
+
+    /// The budgets that were used.
+    pub(crate) fn balances(&self, now_ns: u64) -> BTreeMap<Owner, i64> {
+        self.budgets.balances(now_ns)
+    }
+
+    /// Continues with the budgets of another server.
+    pub(crate) fn restore(&mut self, balances: BTreeMap<Owner, i64>, now_ns: u64) {
+        self.budgets.restore(balances, now_ns);
     }
 
     /// No owner has used its budget, and no thread is blocked: each access is admitted.
@@ -236,6 +247,16 @@ mod tests {
         assert_eq!(start(&mut limits, 1, USER, 1_100_000_000), Start::Touched);
         assert_eq!(start(&mut limits, 1, USER, 10_000_000_000), Start::Now);
         assert!(limits.is_unused());
+    }
+
+    #[test]
+    fn another_server_continues_with_the_budgets() {
+        let mut limits = limits();
+        charge_late(&mut limits, USER, LATE_ACCESSES);
+        let mut next = AccessLimits::new(SERVER);
+        next.restore(limits.balances(0), 7);
+        assert_eq!(start(&mut next, 1, USER, 7), Start::Later);
+        assert_eq!(start(&mut next, 1, Uid(1001), 7), Start::Now, "another owner");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The driver's host for real clients: [`binder_driver::Host`] over the opens.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::Arc;
 
@@ -82,6 +82,8 @@ pub(crate) struct Open {
     pub(crate) calls: Calls,
     /// The kernel's poll handle, once a thread polls.
     pub(crate) poll_handle: Option<u64>,
+    /// The thread that has polled last.
+    pub(crate) poller: Option<u32>,
     /// How its threads are stopped while they receive files.
     pub(crate) call_stop: CallStop,
     /// A call on it was not trapped although the thread had a deferred delivery.
@@ -161,12 +163,22 @@ impl Open {
             backing,
             calls: saved.calls,
             poll_handle: saved.poll_handle,
+            poller: None,
             call_stop: saved.call_stop,
             untrapped: saved.untrapped,
             warned_writable: saved.warned_writable,
             warned_broken: saved.warned_broken,
         }
     }
+}
+
+/// Balances of owners that have used a part of a budget.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct SavedHostBudgets {
+    /// Nanoseconds of blocked accesses to memory.
+    accesses: BTreeMap<Owner, i64>,
+    /// Areas of memory maps.
+    areas: BTreeMap<Owner, i64>,
 }
 
 /// All opens.
@@ -255,6 +267,22 @@ impl ClientHost {
         })?;
         self.by_process = self.opens.iter().map(|(key, open)| (open.process, key)).collect();
         Ok(())
+    }
+
+    /// What each owner has used of its budgets.
+    pub(crate) fn save_budgets(&self) -> SavedHostBudgets {
+        SavedHostBudgets {
+            accesses: self.limits.balances(coarse_clock::now_ns()),
+            areas: self.lookups.balances(),
+        }
+    }
+
+    pub(crate) fn restore_budgets(
+        &mut self,
+        SavedHostBudgets { accesses, areas }: SavedHostBudgets,
+    ) {
+        self.limits.restore(accesses, coarse_clock::now_ns());
+        self.lookups.restore(areas);
     }
 
     /// The device of our filesystem.

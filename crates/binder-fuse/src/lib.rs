@@ -29,6 +29,8 @@
 
 mod access_limits;
 mod address_space;
+mod announcement;
+mod atomics;
 mod bus;
 mod calls;
 mod channel;
@@ -45,21 +47,26 @@ mod helper_mount;
 mod host;
 mod interrupt_timer;
 mod lookup_budget;
+#[cfg(test)]
+mod loom_tests;
 mod loop_threads;
 mod mapping;
 mod maps;
 mod memory_touch;
 mod mount;
 mod nonblock;
+mod owner_budgets;
 mod page_server;
 mod pid_view;
 mod place;
 mod placement;
 mod priority;
 mod server;
+mod sleeping_call;
 mod state;
 mod sync;
 mod task_watch;
+mod transfer_slot;
 mod tree;
 mod user_view;
 mod warning_limits;
@@ -74,4 +81,4 @@ pub use server::{
     BufferHolder, Config, DeviceOwner, Event, HeldMemory, Obstacle, PausedServer, Server, TraceEnd,
     TraceOutcome, TracePart, TraceRecord,
 };
-pub use state::{ServerState, VerifiedState};
+pub use state::{ServerState, ServerStateFormat1, VerifiedState};

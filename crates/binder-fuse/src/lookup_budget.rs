@@ -2,15 +2,16 @@
 //!
 //! The driver keeps a mapping once it was found, but the maps of a process without one are read for
 //! each call to it, and may have 65,530 areas. An owner whose budget is used up is treated as if
-//! its processes had no mapping. Root and the server's own user could stop the server anyway.
+//! its processes had no mapping.
 //!
 //! Areas are counted instead of time: a lookup must not fail because the machine is busy.
 
-use std::time::Instant;
+use std::collections::BTreeMap;
 
-use owners::{Owner, Rate, TokenBuckets, Uid};
+use owners::{Owner, Rate};
 
 use crate::maps::Lookup;
+use crate::owner_budgets::OwnerBudgets;
 
 /// Number of areas after which a lookup is aborted. 40,000 were read in 20 ms.
 pub(crate) const MAX_AREAS: u64 = 80_000;
@@ -20,46 +21,39 @@ const FREE_AREAS: u64 = 400;
 const BUDGET: Rate = Rate { per_second: 4_000, burst: MAX_AREAS };
 
 /// See the module's documentation.
-pub(crate) struct LookupBudgets {
-    begun: Instant,
-    own: Owner,
-    buckets: TokenBuckets<Owner>,
-}
+pub(crate) struct LookupBudgets(OwnerBudgets);
 
 impl LookupBudgets {
     pub(crate) fn new() -> Self {
-        let own = Owner::User(Uid(rustix::process::geteuid().as_raw()));
-        Self { begun: Instant::now(), own, buckets: TokenBuckets::new(BUDGET) }
+        Self(OwnerBudgets::new(BUDGET))
     }
 
-    fn now_ns(&self) -> u64 {
-        self.begun.elapsed().as_nanos() as u64
+    /// The budgets that were used.
+    pub(crate) fn balances(&self) -> BTreeMap<Owner, i64> {
+        self.0.balances()
+    }
+
+    /// Continues with the budgets of another server.
+    pub(crate) fn restore(&mut self, balances: BTreeMap<Owner, i64>) {
+        self.0.restore(balances);
     }
 
     /// Whether the owner has budget left.
     pub(crate) fn may_look(&mut self, owner: Owner) -> bool {
-        let now_ns = self.now_ns();
-        self.is_exempt(owner) || self.buckets.is_ready(owner, now_ns)
-    }
-
-    fn is_exempt(&self, owner: Owner) -> bool {
-        owner.is_root() || owner == self.own
+        self.0.has_left(owner)
     }
 
     /// Charges a lookup.
     pub(crate) fn note(&mut self, owner: Owner, lookup: &Lookup) {
         let free = if lookup.mapping.is_some() { FREE_AREAS } else { 0 };
-        let spent = lookup.areas.saturating_sub(free);
-        if spent == 0 || self.is_exempt(owner) {
-            return;
-        }
-        let now_ns = self.now_ns();
-        self.buckets.charge(owner, now_ns, spent);
+        self.0.charge(owner, lookup.areas.saturating_sub(free));
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use owners::Uid;
+
     use super::*;
     use crate::maps::ClientMapping;
 
@@ -86,6 +80,6 @@ mod tests {
         for _ in 0..1_000_000 {
             budgets.note(OTHER, &lookup(FREE_AREAS, Some(0)));
         }
-        assert!(budgets.may_look(OTHER) && budgets.buckets.ready_at_ns(OTHER).is_none());
+        assert!(budgets.may_look(OTHER) && budgets.balances().is_empty());
     }
 }

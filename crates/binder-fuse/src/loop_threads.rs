@@ -9,12 +9,11 @@
 //! resumes the loop in its place, the access fails as late, and the blocked thread exits once its
 //! call returns. [`AccessLimits`](crate::access_limits::AccessLimits) bounds their number.
 
-use std::cell::{Cell, UnsafeCell};
+use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use corosensei::stack::DefaultStack;
@@ -25,6 +24,7 @@ use rustix::process::Pid;
 
 use crate::client_access::AccessRequest;
 use crate::sync::lock;
+use crate::transfer_slot::TransferSlot;
 
 /// Bytes of the loop's stack. All of it is resident once the daemon locks its memory.
 const STACK_BYTES: usize = 512 << 10;
@@ -60,34 +60,9 @@ pub(crate) fn current_yielder() -> Option<NonNull<LoopYielder>> {
     CURRENT.get().map(|current| current.yielder)
 }
 
-/// Holds the suspended loop during an access of one thread. The thread that takes the loop out
-/// resumes it.
-#[derive(Default)]
-struct Slot {
-    /// Number of the access; 0: the loop is not suspended here.
-    access: AtomicU64,
-    event_loop: UnsafeCell<Option<Box<EventLoop>>>,
-}
-
-// SAFETY: `event_loop` is accessed by the slot's thread while `access` is 0, and otherwise by the
-// one thread that sets `access` to 0.
-unsafe impl Sync for Slot {}
-
-impl Slot {
-    /// Only the slot's thread may call this, with a number that it has not used before.
-    fn put(&self, access: u64, event_loop: Box<EventLoop>) {
-        // SAFETY: no other thread accesses the loop before the store below.
-        unsafe { *self.event_loop.get() = Some(event_loop) };
-        self.access.store(access, Ordering::Release);
-    }
-
-    /// Takes the loop out if it is suspended in this access.
-    fn take(&self, access: u64) -> Option<Box<EventLoop>> {
-        self.access.compare_exchange(access, 0, Ordering::AcqRel, Ordering::Relaxed).ok()?;
-        // SAFETY: this thread has set `access` to 0.
-        unsafe { (*self.event_loop.get()).take() }
-    }
-}
+/// Holds the suspended loop during an access of one thread, by the number of the access. The thread
+/// that takes the loop out resumes it.
+type Slot = TransferSlot<Box<EventLoop>>;
 
 /// The threads that run the event loop, one at a time.
 pub(crate) struct LoopThreads {
@@ -148,7 +123,7 @@ impl LoopThreads {
     /// The access in which the event loop is suspended now.
     pub(crate) fn suspended_access(&self) -> Option<SuspendedAccess> {
         let thread = lock(&self.current).clone()?;
-        let number = thread.slot.access.load(Ordering::Acquire);
+        let number = thread.slot.number();
         (number > 0).then_some(SuspendedAccess { thread, number })
     }
 
@@ -167,7 +142,7 @@ impl LoopThreads {
 
     /// Runs the loop until it ends or another thread has taken it over.
     fn run(self: &Arc<Self>, mut event_loop: Box<EventLoop>) {
-        let slot = Arc::new(Slot::default());
+        let slot = Arc::new(Slot::new());
         let tid = rustix::thread::gettid().as_raw_nonzero().get() as u32;
         *lock(&self.current) = Some(LoopThread { slot: Arc::clone(&slot), tid });
         let mut completed = None;

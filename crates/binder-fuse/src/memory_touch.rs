@@ -13,16 +13,16 @@ use headroom_linux::sched::leave_realtime;
 use crate::client_access::{BlockedAccess, Progress};
 use crate::client_memory;
 use crate::loop_threads::LoopThreads;
+use crate::mapping::machine_page_size;
 
 /// Bytes of a thread's stack. All of it is resident once the daemon locks its memory.
 const STACK: usize = 64 << 10;
-const PAGE: u64 = 4096;
 /// Commands of a call that are searched for parcels: the driver reads as many at a time.
 const MAX_COMMAND_BYTES: u64 = 4096;
 /// Bytes of a parcel's data, or of its offsets, that are touched: no receive buffer is larger.
 const MAX_PARCEL_BYTES: u64 = 4 << 20;
 /// Bytes of a read buffer that are touched. Returns are shorter.
-const MAX_READ_BYTES: u64 = PAGE;
+const MAX_READ_BYTES: u64 = 4096;
 
 /// Starts a thread that touches the memory of a thread's call. It signals `threads` afterwards.
 pub(crate) fn start(
@@ -62,10 +62,11 @@ fn touch_call(tid: u32, bwr: &BinderWriteRead) {
 
 /// Reads a byte of each page of a range.
 fn touch(tid: u32, address: u64, len: u64) {
+    let page_bytes = u64::from(machine_page_size().bytes());
     let end = address.saturating_add(len.min(MAX_PARCEL_BYTES));
-    let first_page = address / PAGE;
-    let pages = first_page..end.div_ceil(PAGE).max(first_page);
-    let addresses = pages.map(|page| address.max(page * PAGE));
+    let first_page = address / page_bytes;
+    let pages = first_page..end.div_ceil(page_bytes).max(first_page);
+    let addresses = pages.map(|page| address.max(page * page_bytes));
     let pieces: Vec<_> = addresses.map(|address| Piece { address, at: 0, len: 1 }).collect();
     // A bad address makes the call fail.
     client_memory::read_pieces(tid, &pieces, &mut [0]);
@@ -78,6 +79,10 @@ mod tests {
 
     use super::*;
 
+    fn page_bytes() -> u64 {
+        machine_page_size().bytes().into()
+    }
+
     fn own_tid() -> u32 {
         rustix::thread::gettid().as_raw_nonzero().get() as u32
     }
@@ -85,31 +90,30 @@ mod tests {
     /// Anonymous pages, none of which is resident.
     fn pages(count: usize) -> u64 {
         let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        let len = count * page_bytes() as usize;
         // SAFETY: a new mapping at an address of the kernel's choice.
-        let mapped =
-            unsafe { mmap_anonymous(std::ptr::null_mut(), count * PAGE as usize, access, flags) };
+        let mapped = unsafe { mmap_anonymous(std::ptr::null_mut(), len, access, flags) };
         mapped.unwrap() as u64
     }
 
     fn is_resident(page: u64) -> bool {
-        let mut state = 0_u8;
+        let (mut state, len) = (0_u8, page_bytes() as usize);
         // SAFETY: one page of a mapping of `pages`, and a live byte for its state.
-        let found =
-            unsafe { libc::mincore(page as *mut libc::c_void, PAGE as usize, &raw mut state) };
+        let found = unsafe { libc::mincore(page as *mut libc::c_void, len, &raw mut state) };
         assert_eq!(found, 0);
         state & 1 == 1
     }
 
     fn resident(at: u64, count: u64) -> Vec<bool> {
-        (0..count).map(|page| is_resident(at + page * PAGE)).collect()
+        (0..count).map(|page| is_resident(at + page * page_bytes())).collect()
     }
 
     #[test]
     fn the_pages_of_parcel_and_read_buffer_are_resident_afterwards() {
         let (data, offsets, returns) = (pages(4), pages(1), pages(2));
         let parcel = BinderTransactionData {
-            buffer: data + PAGE - 1,
-            data_size: PAGE + 2,
+            buffer: data + page_bytes() - 1,
+            data_size: page_bytes() + 2,
             offsets,
             offsets_size: 8,
             ..BinderTransactionData::default()

@@ -5,7 +5,7 @@
 //! `fdinfo` is long, so a thread of its own reads them, and its time is charged to the client's
 //! owner. A wrong answer concerns only the client itself.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,6 +17,8 @@ use headroom_linux::sched::leave_realtime;
 use owners::{Owner, Rate, TokenBuckets};
 use rustix::event::EventfdFlags;
 use serde::{Deserialize, Serialize};
+
+use crate::sleeping_call;
 
 /// Reads that end earlier cost nothing but an entry of a queue.
 const PATIENCE: Duration = Duration::from_millis(1);
@@ -89,6 +91,20 @@ impl NonblockLookups {
         })
     }
 
+    /// The budgets that were used.
+    pub(crate) fn balances(&self) -> BTreeMap<Owner, i64> {
+        self.budgets.balances(self.now_ns(Instant::now()))
+    }
+
+    /// Continues with the budgets of another server.
+    pub(crate) fn restore(&mut self, balances: BTreeMap<Owner, i64>) {
+        self.budgets.restore(balances, self.now_ns(Instant::now()));
+    }
+
+    fn now_ns(&self, now: Instant) -> u64 {
+        now.duration_since(self.begun).as_nanos() as u64
+    }
+
     pub(crate) fn signal(&self) -> BorrowedFd<'_> {
         self.signal.as_fd()
     }
@@ -134,7 +150,7 @@ impl NonblockLookups {
     }
 
     fn submit(&mut self, read: ParkedRead, now: Instant) {
-        let now_ns = now.duration_since(self.begun).as_nanos() as u64;
+        let now_ns = self.now_ns(now);
         if !self.budgets.is_ready(read.owner, now_ns) {
             self.retries.push_back((now + RETRY, read));
             return;
@@ -160,7 +176,7 @@ impl NonblockLookups {
     pub(crate) fn take_nonblocking(&mut self) -> Vec<ParkedRead> {
         let _ = rustix::io::read(&self.signal, &mut [0; 8]);
         let Some(worker) = &self.worker else { return Vec::new() };
-        let now_ns = self.begun.elapsed().as_nanos() as u64;
+        let now_ns = self.now_ns(Instant::now());
         let mut found = Vec::new();
         for completed in worker.completed.try_iter() {
             let excess = completed.took.saturating_sub(ESTIMATE).as_nanos() as u64;
@@ -198,12 +214,10 @@ fn look_up(read: ParkedRead) -> Completed {
     Completed { read, is_nonblocking, took: begun.elapsed() }
 }
 
-/// The first argument of the system call that a thread is blocked in.
+/// The first argument of the system call in which a thread sleeps.
 fn descriptor_of(tid: u32) -> Option<u32> {
-    let text = std::fs::read_to_string(format!("/proc/{tid}/syscall")).ok()?;
-    let argument = text.split_ascii_whitespace().nth(1)?.strip_prefix("0x")?;
     // The kernel ignores the upper half of the register.
-    u64::from_str_radix(argument, 16).ok().map(|argument| argument as u32)
+    sleeping_call::first_argument(tid).map(|argument| argument as u32)
 }
 
 /// The flags of an open file.

@@ -27,6 +27,7 @@ use std::time::{Duration, Instant};
 use headroom_linux::timer::Timer;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 
+use crate::announcement::{Announcement, HelperTimer};
 use crate::channel::{Blocking, Channel, Incoming, RequestBuffer, StoredRequest};
 use crate::error::Error;
 use crate::fixed;
@@ -58,16 +59,12 @@ pub(crate) struct PageServer {
 
 struct Shared {
     channel: Arc<Channel>,
-    /// Tid on whose behalf the event loop is inside an announced call; 0: not inside.
-    inside: AtomicU32,
-    /// Counter of announced calls; wraps around.
-    calls: AtomicU32,
+    /// The call that the event loop is inside.
+    announcement: Announcement,
     /// The last call whose access the helper has found blocked.
     blocked_call: AtomicU32,
     /// Threads that can take the event loop over; `None`: it is no coroutine.
     loop_threads: Option<Arc<LoopThreads>>,
-    /// The timer is armed.
-    armed: AtomicBool,
     stop: AtomicBool,
     /// The helper reads requests.
     reading: AtomicBool,
@@ -113,7 +110,7 @@ impl Inside<'_> {
 
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
-        self.shared.inside.store(0, SeqCst);
+        self.shared.announcement.leave();
     }
 }
 
@@ -126,11 +123,9 @@ impl PageServer {
             rustix::event::eventfd(0, flags).map_err(Error::io("cannot make an eventfd"))?;
         let shared = Arc::new(Shared {
             channel,
-            inside: AtomicU32::new(0),
-            calls: AtomicU32::new(0),
+            announcement: Announcement::new(),
             blocked_call: AtomicU32::new(0),
             loop_threads: LoopThreads::of_this_loop(),
-            armed: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             reading: AtomicBool::new(false),
             timer,
@@ -173,14 +168,8 @@ impl PageServer {
     /// Announces a call that accesses memory of `tid`'s process.
     pub(crate) fn enter_access(&self, tid: u32) -> Inside<'_> {
         let shared = &*self.shared;
-        // Only the event loop writes the counter, so no count is lost between the load and the
-        // store.
-        let call = shared.calls.load(Relaxed).wrapping_add(1);
-        shared.calls.store(call, Relaxed);
-        shared.inside.store(tid.max(1), SeqCst);
-        // Either the helper has not read `armed` yet and will find us inside, or it has cleared
-        // `armed` and we arm the timer again.
-        if !shared.armed.swap(true, SeqCst) {
+        let (call, timer) = shared.announcement.enter(tid);
+        if timer == HelperTimer::ToBeArmed {
             shared.timer.expire_in(RESCUE_AFTER);
         }
         Inside { shared, call }
@@ -301,8 +290,7 @@ impl Shared {
             if !self.timer.take_expiry() {
                 continue;
             }
-            self.armed.store(false, SeqCst);
-            if self.inside.load(SeqCst) != 0 {
+            if self.announcement.on_timer() {
                 self.reading.store(true, SeqCst);
                 // The event loop may block in its reads; it checks `reading` before it begins.
                 let _ = self.channel.set_blocking(Blocking::No);
@@ -315,14 +303,14 @@ impl Shared {
     /// Reads requests until the event loop has left its call.
     fn rescue(&self, buffer: &mut RequestBuffer, reply: &mut ReplyBuffer) {
         let mut start = Instant::now();
-        let (mut complained, mut call) = (false, self.calls.load(Relaxed));
+        let (mut complained, mut call) = (false, self.announcement.call());
         let mut access = AccessState::Running;
         loop {
-            let tid = self.inside.load(SeqCst);
+            let tid = self.announcement.tid();
             if tid == 0 || self.stop.load(SeqCst) {
                 return;
             }
-            let now_in = self.calls.load(Relaxed);
+            let now_in = self.announcement.call();
             if now_in != call {
                 (call, start, access) = (now_in, Instant::now(), AccessState::Running);
             }
@@ -360,7 +348,7 @@ impl Shared {
         let Some(threads) = &self.loop_threads else { return AccessState::Running };
         let access = threads.suspended_access().filter(SuspendedAccess::is_blocked);
         // A later call would have been counted before its access.
-        let Some(access) = access.filter(|_| self.calls.load(Relaxed) == call) else {
+        let Some(access) = access.filter(|_| self.announcement.call() == call) else {
             return AccessState::Running;
         };
         let since = match state {

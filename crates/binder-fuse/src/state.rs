@@ -4,18 +4,19 @@
 //! Each module saves and restores its own part; this one verifies that the parts agree with each
 //! other and with the driver.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
-use binder_driver::state::{SavedDriver, StateError};
+use binder_driver::state::{SavedDriver, SavedState, StateError};
 use binder_driver::{Driver, ProcessId};
 use headroom_linux::kept_fd::{KeptFd, check_descriptors};
 use keyed_slab::Slab;
+use owners::Owner;
 use serde::{Deserialize, Serialize};
 
 use crate::address_space::SavedAddressSpace;
 use crate::files::SavedFiles;
-use crate::host::{OpenKey, SavedOpen};
-use crate::mapping::{MappingKind, SavedBacking};
+use crate::host::{OpenKey, SavedHostBudgets, SavedOpen};
+use crate::mapping::{MappingKind, SavedBacking, machine_page_size};
 use crate::mount::SavedMount;
 use crate::server::{Agreement, PendingIoctl, SavedFreeze};
 use crate::task_watch::SavedTask;
@@ -48,6 +49,16 @@ pub(crate) struct SavedServer {
     pub(crate) pages_to_reclaim: u64,
 }
 
+/// What owners have used of their budgets. The pause of an upgrade adds none.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct SavedBudgets {
+    pub(crate) host: SavedHostBudgets,
+    /// Nanoseconds of lookups of `O_NONBLOCK`.
+    pub(crate) nonblock: BTreeMap<Owner, i64>,
+    /// Further slices of ioctls.
+    pub(crate) slices: BTreeMap<Owner, i64>,
+}
+
 /// A server that is written (`D` is `&Driver`), or was read and is not verified yet (`Driver`).
 #[derive(Serialize, Deserialize)]
 #[serde(bound(
@@ -57,17 +68,36 @@ pub(crate) struct SavedServer {
 pub struct ServerState<D> {
     driver: SavedDriver<D>,
     server: SavedServer,
+    budgets: SavedBudgets,
+}
+
+/// A server in format 1, which does not have the budgets: they start full.
+#[derive(Deserialize)]
+pub struct ServerStateFormat1 {
+    driver: SavedDriver<Driver>,
+    server: SavedServer,
+}
+
+impl SavedState for ServerState<Driver> {
+    type Format1 = ServerStateFormat1;
+}
+
+impl From<ServerStateFormat1> for ServerState<Driver> {
+    fn from(ServerStateFormat1 { driver, server }: ServerStateFormat1) -> Self {
+        Self { driver, server, budgets: SavedBudgets::default() }
+    }
 }
 
 /// A server that was read and verified.
 pub struct VerifiedState {
     pub(crate) driver: Driver,
     pub(crate) server: SavedServer,
+    pub(crate) budgets: SavedBudgets,
 }
 
 impl<'a> ServerState<&'a Driver> {
-    pub(crate) fn new(driver: &'a Driver, server: SavedServer) -> Self {
-        Self { driver: SavedDriver::new(driver), server }
+    pub(crate) fn new(driver: &'a Driver, server: SavedServer, budgets: SavedBudgets) -> Self {
+        Self { driver: SavedDriver::new(driver), server, budgets }
     }
 }
 
@@ -81,9 +111,10 @@ impl<D> ServerState<D> {
 impl ServerState<Driver> {
     /// Verifies every invariant. The server then continues as the one that was written.
     pub fn verify(self) -> Result<VerifiedState, StateError> {
-        let (driver, server) = (self.driver.verify()?, self.server);
+        let Self { driver, server, budgets } = self;
+        let driver = driver.verify(machine_page_size())?;
         server.verify(&driver).map_err(StateError::Inconsistent)?;
-        Ok(VerifiedState { driver, server })
+        Ok(VerifiedState { driver, server, budgets })
     }
 }
 

@@ -44,8 +44,9 @@ pub fn answer(
                 .collect(),
         },
         Ok(Request::Reclaim { pages }) if peer.is_root() => {
-            let reclaimed = server.reclaim_batch(pages).into();
-            Reply::Reclaimed { pages: reclaimed, idle_pages: server.page_counts().idle }
+            let reclaimed = server.reclaim_batch(pages.div_ceil(units(1)));
+            let idle_pages = units(server.page_counts().idle);
+            Reply::Reclaimed { pages: units(reclaimed.into()), idle_pages }
         }
         Ok(Request::Stat) if may_see(peer) => {
             let counts = server.command_counts();
@@ -82,13 +83,24 @@ fn status(server: &Server) -> Status {
         devices: count(server.device_count()),
         processes: count(server.open_count()),
         transactions: server.transactions(),
-        touched_pages: counts.touched,
-        idle_pages: counts.idle,
-        reclaimed_pages: counts.reclaimed,
+        touched_pages: units(counts.touched),
+        idle_pages: units(counts.idle),
+        reclaimed_pages: units(counts.reclaimed),
         owner_quota_bytes: server.owner_quota_bytes(),
         largest_owner_bytes: server.largest_owner_bytes(),
         degraded: server.degraded().to_vec(),
     }
+}
+
+/// Pages of this machine in the unit of the protocol, 4096 bytes.
+fn units(pages: u64) -> u64 {
+    const UNIT_BYTES: usize = 4096;
+    pages * (rustix::param::page_size() / UNIT_BYTES) as u64
+}
+
+/// As [`units`], for the pages of one receive area.
+fn area_units(pages: u32) -> u32 {
+    u32::try_from(units(pages.into())).unwrap_or(u32::MAX)
 }
 
 fn count(number: usize) -> u32 {
@@ -155,8 +167,8 @@ fn buffers(buffers: BufferSnapshot) -> Buffers {
         count: count(buffers.live),
         bytes: buffers.used,
         async_free_bytes: buffers.free_async,
-        touched_pages: buffers.touched_pages,
-        idle_pages: buffers.idle_pages,
+        touched_pages: area_units(buffers.touched_pages),
+        idle_pages: area_units(buffers.idle_pages),
     }
 }
 

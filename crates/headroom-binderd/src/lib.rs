@@ -27,12 +27,12 @@ use headroom_daemon::Signals;
 use headroom_daemon::message::{PlainWriter, plain};
 use headroom_daemon::privileges;
 use headroom_daemon::signals::Signal;
-use headroom_daemon::upgrade::UpgradeRequests;
+use headroom_daemon::upgrade::{Completion, UpgradeRequests};
 use owners::Uid;
 use tracing_subscriber::EnvFilter;
 
 use crate::listeners::Listeners;
-use crate::upgrade::{Completion, Resumed};
+use crate::upgrade::Resumed;
 
 /// Tokens of event sources in the server's event loop.
 const SIGNALS: u32 = 0;
@@ -214,7 +214,7 @@ impl Daemon {
     /// Reports that clients are served from now on.
     fn report_ready(&mut self, args: &Args, config: &Config) -> anyhow::Result<()> {
         if let Some(completion) = self.completion.take() {
-            completion.report(&mut self.control, &self.server);
+            completion.report(&mut self.control, "opens", upgrade::reply);
             return Ok(());
         }
         tracing::info!(

@@ -7,34 +7,41 @@ use std::time::Duration;
 
 use anyhow::Context;
 use binder_driver::Driver;
-use binder_driver::state::{self, StateError};
-use binder_fuse::{Config, Server, ServerState, VerifiedState};
-use control::RequestId;
+use binder_driver::state::{self, SavedState, StateError};
+use binder_fuse::{Config, Server, ServerState, ServerStateFormat1, VerifiedState};
 use control::binderd::Reply;
-use headroom_daemon::upgrade::{self, StateFile, UpgradeRequest};
+use headroom_daemon::upgrade::{self, Completion, StateFile, UpgradeRequest, Upgraded, VERSION};
 use headroom_linux::clock::monotonic_ns;
 use headroom_linux::kept_fd::{KeptFd, check_descriptors};
 use serde::{Deserialize, Serialize};
 
 use crate::listeners::Listeners;
 
-const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Limit for the verification of the state. No client is served meanwhile.
 const CHECK_LIMIT: Duration = Duration::from_secs(10);
 
-/// State of the daemon: to be written (`D` is `&Driver`), or read (`Driver`).
+/// State of the daemon, with the server's state `S`: to be written, or read.
 #[derive(Serialize, Deserialize)]
-#[serde(bound(
-    serialize = "ServerState<D>: Serialize",
-    deserialize = "ServerState<D>: Deserialize<'de>"
-))]
-struct DaemonState<D> {
+struct DaemonState<S> {
     /// Version of the program that writes it.
     from: String,
     /// Start of the pause, nanoseconds of `CLOCK_MONOTONIC`.
     paused_ns: u64,
     descriptors: Descriptors,
-    server: ServerState<D>,
+    server: S,
+}
+
+type ReadState = DaemonState<ServerState<Driver>>;
+
+impl SavedState for ReadState {
+    type Format1 = DaemonState<ServerStateFormat1>;
+}
+
+impl From<DaemonState<ServerStateFormat1>> for ReadState {
+    fn from(old: DaemonState<ServerStateFormat1>) -> Self {
+        let DaemonState { from, paused_ns, descriptors, server } = old;
+        Self { from, paused_ns, descriptors, server: server.into() }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -61,13 +68,13 @@ struct VerifiedDaemon {
     server: VerifiedState,
 }
 
-impl<D> DaemonState<D> {
+impl<D> DaemonState<ServerState<D>> {
     fn descriptors(&self) -> Vec<KeptFd> {
         self.descriptors.all().chain(self.server.descriptors()).collect()
     }
 }
 
-impl DaemonState<Driver> {
+impl ReadState {
     fn verify(self) -> Result<VerifiedDaemon, StateError> {
         check_descriptors(self.descriptors()).map_err(StateError::Inconsistent)?;
         let Self { from, paused_ns, descriptors, server } = self;
@@ -76,7 +83,7 @@ impl DaemonState<Driver> {
 }
 
 fn read_verified(bytes: &[u8]) -> Result<VerifiedDaemon, StateError> {
-    state::read::<DaemonState<Driver>>(bytes)?.verify()
+    state::read::<ReadState>(bytes)?.verify()
 }
 
 /// Runs `--check-state`: verifies the state in standard input, and reports that.
@@ -135,13 +142,6 @@ pub struct Resumed {
     pub completion: Completion,
 }
 
-/// Reports the upgrade to the client that has requested it.
-pub struct Completion {
-    requester: Option<RequestId>,
-    from: String,
-    paused_ns: u64,
-}
-
 /// Runs `--resume`: continues with the state in the descriptor `fd`.
 pub fn resume(config: &Config, socket: &Path, fd: i32) -> anyhow::Result<Resumed> {
     upgrade::restore_name();
@@ -158,30 +158,13 @@ pub fn resume(config: &Config, socket: &Path, fd: i32) -> anyhow::Result<Resumed
     let listeners = descriptors.listeners.map(take).transpose()?.map(Listeners::from_socket);
     // SAFETY: the previous program has left the descriptors open, and nothing else uses them.
     let server = unsafe { Server::continue_from(config, server) }?;
-    let completion = Completion { requester, from, paused_ns };
+    let completion = Completion { requester, from, paused_ns, taken_over: server.open_count() };
     Ok(Resumed { server, control, listeners, completion })
 }
 
-impl Completion {
-    /// Sends the reply, immediately before clients are served again.
-    pub fn report(self, control: &mut control::Server, server: &Server) {
-        let pause = Duration::from_nanos(monotonic_ns().saturating_sub(self.paused_ns));
-        tracing::info!(
-            "upgraded from {} to {VERSION}: {} opens continue after a pause of {:.1} ms",
-            self.from,
-            server.open_count(),
-            pause.as_secs_f64() * 1000.0
-        );
-        let reply = Reply::Upgraded {
-            from: self.from,
-            to: VERSION.to_owned(),
-            processes: u32::try_from(server.open_count()).unwrap_or(u32::MAX),
-            pause_us: u64::try_from(pause.as_micros()).unwrap_or(u64::MAX),
-        };
-        if let Some(requester) = self.requester {
-            control.reply(requester, &reply);
-        }
-    }
+/// The reply to the client that has requested the upgrade.
+pub fn reply(Upgraded { from, to, taken_over, pause_us }: Upgraded) -> Reply {
+    Reply::Upgraded { from, to, processes: taken_over, pause_us }
 }
 
 #[cfg(test)]
@@ -206,7 +189,7 @@ mod tests {
 
     #[test]
     fn a_descriptor_that_occurs_twice_is_refused() {
-        let mut state: DaemonState<Driver> = state::read(&stored_state(state::VERSION)).unwrap();
+        let mut state: ReadState = state::read(&stored_state(state::VERSION)).unwrap();
         state.descriptors.requester = state.descriptors.control;
         let error = state.verify().map(drop).unwrap_err().to_string();
         assert!(error.contains("occurs twice"), "{error}");

@@ -225,7 +225,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     tracing::info!(notifier, socket = %arguments.socket.display(), "ready");
     manager.ready(&oom_control::status_line(&oom));
     if let Some(completion) = completion {
-        completion.report(&mut server);
+        completion.report(&mut server, "kills in flight", upgrade::reply);
     }
     Daemon { leases, server, oom, signals, pulse, manager, reload, log: &log }.run()?;
     match arguments.after_exit() {

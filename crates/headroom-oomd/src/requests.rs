@@ -129,7 +129,8 @@ impl Requests {
         }
         taken.map_err(|exhausted| match exhausted {
             Exhausted::Owner => format!(
-                "{} has set as many limits for itself as it may: clear one (headroom limit clear)",
+                "{} has set as many limits for itself as it may: clear one (headroom limit \
+                 clear USER)",
                 peer.owner
             ),
             Exhausted::All => {

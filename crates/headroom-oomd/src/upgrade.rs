@@ -9,7 +9,9 @@ use std::time::Duration;
 use anyhow::{Context, anyhow, bail, ensure};
 use control::oomd::Reply;
 use control::{Peer, RequestId, Server};
-use headroom_daemon::upgrade::{self, StateFile, UpgradeRequest, UpgradeRequests};
+use headroom_daemon::upgrade::{
+    self, Completion, StateFile, UpgradeRequest, UpgradeRequests, Upgraded, VERSION,
+};
 use headroom_linux::clock::monotonic_ns;
 use headroom_linux::kept_fd::{KeptFd, check_descriptors};
 use headroom_linux::sched::leave_realtime;
@@ -23,7 +25,6 @@ use crate::oom::{OomManager, SavedKills, SavedLimit, TakenOver};
 use crate::records::SavedRecords;
 use crate::watching::{self, Wanted};
 
-const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Version of the state. A field may be added with a default; any other change needs another
 /// version, and the conversion from the one before.
 const FORMAT: u32 = 1;
@@ -240,34 +241,9 @@ impl Listening {
     }
 }
 
-/// Reports the upgrade to the client that has requested it.
-pub struct Completion {
-    requester: Option<RequestId>,
-    from: String,
-    paused_ns: u64,
-    kills: usize,
-}
-
-impl Completion {
-    /// Sends the reply, immediately before events are handled again.
-    pub fn report(self, server: &mut Server) {
-        let pause = Duration::from_nanos(monotonic_ns().saturating_sub(self.paused_ns));
-        tracing::info!(
-            "upgraded from {} to {VERSION}: {} kills in flight continue after a pause of {:.1} ms",
-            self.from,
-            self.kills,
-            pause.as_secs_f64() * 1000.0
-        );
-        let reply = Reply::Upgraded {
-            from: self.from,
-            to: VERSION.to_owned(),
-            kills: u32::try_from(self.kills).unwrap_or(u32::MAX),
-            pause_us: u64::try_from(pause.as_micros()).unwrap_or(u64::MAX),
-        };
-        if let Some(requester) = self.requester {
-            server.reply(requester, &reply);
-        }
-    }
+/// The reply to the client that has requested the upgrade.
+pub fn reply(Upgraded { from, to, taken_over, pause_us }: Upgraded) -> Reply {
+    Reply::Upgraded { from, to, kills: taken_over, pause_us }
 }
 
 /// Runs `--resume`: continues with the state in the descriptor `fd`. Must be called before any
@@ -287,7 +263,7 @@ pub fn resume(fd: i32) -> anyhow::Result<Resumed> {
     let (requester, leases) = (take(descriptors.requester)?, take(descriptors.leases)?);
     // SAFETY: as above, and the kills are verified.
     let kills = unsafe { kills.take_over() }.context("cannot take over a pidfd")?;
-    let completion = Completion { requester: None, from, paused_ns, kills: kills.count() };
+    let completion = Completion { requester: None, from, paused_ns, taken_over: kills.count() };
     Ok(Resumed {
         oom: TakenOver { kills, limits },
         records,

@@ -11,8 +11,46 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::keys::ProcessId;
 
-/// Bytes of a page, the unit in which a mapping's memory is reclaimed.
-pub const PAGE: u32 = 4096;
+/// Size of the machine's pages, the unit in which a mapping's memory is reclaimed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageSize {
+    /// Binary logarithm of the bytes.
+    shift: u32,
+}
+
+impl PageSize {
+    /// A size in bytes; `None` if it is no power of two, below 4 KiB or above 64 KiB.
+    pub const fn new(bytes: usize) -> Option<Self> {
+        match bytes {
+            0x1000..=0x1_0000 if bytes.is_power_of_two() => {
+                Some(Self { shift: bytes.trailing_zeros() })
+            }
+            _ => None,
+        }
+    }
+
+    /// Bytes of a page.
+    pub const fn bytes(self) -> u32 {
+        1 << self.shift
+    }
+
+    /// The pages of a range, including those of which it covers one byte only.
+    fn under(self, range: Range<u32>) -> Range<u32> {
+        range.start >> self.shift..range.end.div_ceil(self.bytes())
+    }
+
+    /// The pages that lie wholly in a range.
+    fn inside(self, range: Range<u32>) -> Range<u32> {
+        range.start.div_ceil(self.bytes())..range.end >> self.shift
+    }
+}
+
+/// The smallest size.
+impl Default for PageSize {
+    fn default() -> Self {
+        Self { shift: 12 }
+    }
+}
 
 /// State of a page: no data was stored in it, or it was reclaimed.
 const UNTOUCHED: u32 = u32::MAX;
@@ -20,11 +58,6 @@ const UNTOUCHED: u32 = u32::MAX;
 const IN_USE: u32 = u32::MAX - 1;
 /// Link of the list: no previous or next entry.
 const NONE: u32 = u32::MAX;
-
-/// The pages of a range, including those of which it covers one byte only.
-fn pages_under(range: Range<u32>) -> Range<u32> {
-    range.start / PAGE..range.end.div_ceil(PAGE)
-}
 
 /// The pages of one receiver's mapping.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -76,9 +109,9 @@ impl AreaPages {
     }
 
     /// Data is about to be stored in a live buffer. Returns the number of pages that get memory.
-    pub fn touch(&mut self, buffer: Range<u32>) -> u32 {
+    pub fn touch(&mut self, size: PageSize, buffer: Range<u32>) -> u32 {
         let before = self.touched;
-        let pages = pages_under(buffer);
+        let pages = size.under(buffer);
         if self.states.len() < pages.end as usize {
             self.states.resize(pages.end as usize, UNTOUCHED);
         }
@@ -123,6 +156,8 @@ struct Entry {
 /// The idle pages of all receivers, least recently used first.
 #[derive(Debug)]
 pub struct IdlePages {
+    /// Not serialised, as it is the machine's.
+    page_size: PageSize,
     entries: Vec<Entry>,
     /// Indexes of entries that are not on the list.
     spare: Vec<u32>,
@@ -132,11 +167,22 @@ pub struct IdlePages {
 
 impl Default for IdlePages {
     fn default() -> Self {
-        Self { entries: Vec::new(), spare: Vec::new(), coldest: NONE, warmest: NONE }
+        let (entries, spare) = (Vec::new(), Vec::new());
+        Self { page_size: PageSize::default(), entries, spare, coldest: NONE, warmest: NONE }
     }
 }
 
 impl IdlePages {
+    /// Sets the size of all pages, before the first one is touched or after they were read back.
+    pub fn set_page_size(&mut self, page_size: PageSize) {
+        self.page_size = page_size;
+    }
+
+    /// The size of all pages.
+    pub fn page_size(&self) -> PageSize {
+        self.page_size
+    }
+
     /// Number of idle pages.
     pub fn len(&self) -> usize {
         self.entries.len() - self.spare.len()
@@ -144,7 +190,7 @@ impl IdlePages {
 
     /// A buffer was allocated: its pages are no longer idle.
     pub fn take(&mut self, area: &mut AreaPages, buffer: Range<u32>) {
-        for page in area.known(pages_under(buffer)) {
+        for page in area.known(self.page_size.under(buffer)) {
             let place = area.states[page];
             if place < IN_USE {
                 self.unlink(place);
@@ -163,8 +209,8 @@ impl IdlePages {
         buffer: Range<u32>,
         hole: Range<u32>,
     ) {
-        let under = pages_under(buffer);
-        let whole = hole.start.div_ceil(PAGE)..hole.end / PAGE;
+        let under = self.page_size.under(buffer);
+        let whole = self.page_size.inside(hole);
         let pages = under.start.max(whole.start)..under.end.min(whole.end);
         for page in area.known(pages) {
             if area.states[page] == IN_USE {
@@ -252,7 +298,7 @@ impl IdlePages {
         self.spare.push(place);
         if self.spare.len() == self.entries.len() {
             // No page is idle: releases the memory of the list.
-            *self = Self::default();
+            *self = Self { page_size: self.page_size, ..Self::default() };
         }
     }
 
@@ -328,6 +374,9 @@ mod tests {
 
     use super::*;
 
+    const SIZE_OF_PAGES: PageSize = PageSize { shift: 12 };
+    const PAGE: u32 = SIZE_OF_PAGES.bytes();
+
     fn processes(count: usize) -> Vec<ProcessId> {
         let mut map: Slab<ProcessId, ()> = Slab::default();
         (0..count).map(|_| map.insert(())).collect()
@@ -337,8 +386,8 @@ mod tests {
     fn a_page_is_idle_when_its_last_buffer_is_gone() {
         let process = processes(1)[0];
         let (mut area, mut idle) = (AreaPages::default(), IdlePages::default());
-        area.touch(0..100);
-        area.touch(104..5000);
+        area.touch(SIZE_OF_PAGES, 0..100);
+        area.touch(SIZE_OF_PAGES, 104..5000);
         assert_eq!((area.touched(), area.idle()), (2, 0));
         idle.put(process, &mut area, 0..100, 0..104);
         assert_eq!(idle.len(), 0, "the other buffer lies on it");
@@ -354,8 +403,8 @@ mod tests {
         let mut areas = [AreaPages::default(), AreaPages::default()];
         let mut idle = IdlePages::default();
         let all = 0..8 * PAGE;
-        areas[0].touch(0..3 * PAGE);
-        areas[1].touch(0..PAGE);
+        areas[0].touch(SIZE_OF_PAGES, 0..3 * PAGE);
+        areas[1].touch(SIZE_OF_PAGES, 0..PAGE);
         idle.put(a, &mut areas[0], PAGE..3 * PAGE, all.clone());
         idle.put(b, &mut areas[1], 0..PAGE, all.clone());
         idle.put(a, &mut areas[0], 0..PAGE, all);
@@ -420,11 +469,12 @@ mod tests {
                         if taken || hole.end < range.end || range.end > SIZE { continue }
                         naive.buffers.insert((owner, at), len);
                         idle.take(&mut areas[owner], range.clone());
-                        let under = pages_under(range.clone());
+                        let under = SIZE_OF_PAGES.under(range.clone());
                         naive.idle.retain(|&(p, page)| p != owner || !under.contains(&page));
                         if what != 7 {
-                            areas[owner].touch(range.clone());
-                            naive.touched.extend(pages_under(range).map(|page| (owner, page)));
+                            areas[owner].touch(SIZE_OF_PAGES, range.clone());
+                            let under = SIZE_OF_PAGES.under(range);
+                            naive.touched.extend(under.map(|page| (owner, page)));
                         }
                     }
                     4 | 5 => {
@@ -433,7 +483,7 @@ mod tests {
                         naive.buffers.remove(&(owner, at));
                         let hole = naive.hole(owner, at, SIZE);
                         idle.put(ids[owner], &mut areas[owner], at..at + len, hole);
-                        for page in pages_under(at..at + len) {
+                        for page in SIZE_OF_PAGES.under(at..at + len) {
                             let touched = naive.touched.contains(&(owner, page));
                             if touched && !naive.covered(owner, page) {
                                 naive.idle.push_back((owner, page));

@@ -1,10 +1,10 @@
 //! Reclaims the memory of idle pages, a bounded batch at a time.
 
-use crate::buffer::pages::{IdlePages, PAGE};
+use crate::buffer::pages::{IdlePages, PageSize};
 use crate::driver::Driver;
 use crate::host::Host;
 
-/// Memory of the receivers' mappings, in pages of 4096 bytes.
+/// Memory of the receivers' mappings, in pages of the machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PageCounts {
     /// Pages that hold memory.
@@ -16,6 +16,16 @@ pub struct PageCounts {
 }
 
 impl Driver {
+    /// Sets the size of the machine's pages, before the first call; 4 KiB by default.
+    pub fn set_page_size(&mut self, page_size: PageSize) {
+        self.idle_pages.set_page_size(page_size);
+    }
+
+    /// Bytes of a page of the machine.
+    pub(crate) fn page_bytes(&self) -> u32 {
+        self.idle_pages.page_size().bytes()
+    }
+
     /// Reclaims the memory of at most `pages` idle pages, the least recently used first; returns
     /// their number. Pages in use are never reclaimed. A reclaimed page reads as zeros, and gets
     /// memory again with the next delivery.
@@ -23,11 +33,12 @@ impl Driver {
     /// The work is proportional to `pages`: a caller that has many pages to reclaim calls this
     /// often, and serves other clients in between.
     pub fn reclaim<H: Host>(&mut self, host: &mut H, pages: u32) -> u32 {
+        let page = self.page_bytes();
         let (mut left, mut given) = (pages, 0);
         while let Some(run) = self.idle_pages.take_coldest(left) {
             let count = run.pages.len() as u32;
             left -= count;
-            let (at, len) = (u64::from(run.pages.start * PAGE), u64::from(count * PAGE));
+            let (at, len) = (u64::from(run.pages.start * page), u64::from(count * page));
             let punched = host.punch(run.process, at, len);
             let process = self.processes.get_mut(run.process);
             let Some(area) = process.and_then(|process| process.area.as_mut()) else { continue };

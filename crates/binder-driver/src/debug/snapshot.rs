@@ -150,7 +150,7 @@ pub struct BufferSnapshot {
     pub used: u64,
     /// Bytes that are left for one-way calls.
     pub free_async: u64,
-    /// Pages (4096 bytes) that hold memory.
+    /// Pages of the machine that hold memory.
     pub touched_pages: u32,
     /// Number of these pages that are not part of a buffer.
     pub idle_pages: u32,
@@ -209,7 +209,9 @@ impl Driver {
             pid: process.opener.pid,
             euid: process.opener.euid,
             owner: process.opener.owner,
-            owner_memory_bytes: self.accounts[process.account].memory().total_bytes(),
+            owner_memory_bytes: self.accounts[process.account]
+                .memory(self.page_bytes())
+                .total_bytes(),
             frozen: process.freezer.frozen,
             max_threads: process.max_threads,
             threads: threads.collect(),

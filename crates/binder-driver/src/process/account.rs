@@ -6,7 +6,6 @@
 
 use owners::Owner;
 
-use crate::buffer::pages::PAGE;
 use crate::buffer::types::Buffer;
 use crate::driver::Driver;
 use crate::errno::Errno;
@@ -49,9 +48,9 @@ pub struct AreaMemory {
 pub(crate) const RECORD_BYTES: u64 = (size_of::<Buffer>() + size_of::<Transaction>()) as u64;
 
 impl Account {
-    pub(crate) fn memory(&self) -> OwnerMemory {
+    pub(crate) fn memory(&self, page_bytes: u32) -> OwnerMemory {
         let Self { owner, queued_bytes, touched_pages, untaken_bytes, taken_buffers, .. } = *self;
-        let pages = (touched_pages * u64::from(PAGE)).saturating_sub(untaken_bytes);
+        let pages = (touched_pages * u64::from(page_bytes)).saturating_sub(untaken_bytes);
         let buffer_bytes = pages + taken_buffers * RECORD_BYTES;
         OwnerMemory { owner, queued_bytes, buffer_bytes }
     }
@@ -70,14 +69,15 @@ impl Driver {
 
     /// Memory of each owner that has opens or queued messages.
     pub fn owner_memory(&self) -> impl Iterator<Item = OwnerMemory> {
-        self.accounts.values().map(Account::memory)
+        self.accounts.values().map(|account| account.memory(self.page_bytes()))
     }
 
     /// Memory of each receive area. Messages that no thread has received yet are in
     /// [`owner_memory`](Self::owner_memory) of their senders' owners.
     pub fn area_memory(&self) -> impl Iterator<Item = AreaMemory> {
         self.processes.iter().filter_map(|(process, entry)| {
-            let touched = u64::from(entry.area.as_ref()?.pages.touched()) * u64::from(PAGE);
+            let pages = u64::from(entry.area.as_ref()?.pages.touched());
+            let touched = pages * u64::from(self.page_bytes());
             Some(AreaMemory { process, bytes: touched.saturating_sub(entry.untaken_bytes) })
         })
     }
@@ -147,7 +147,8 @@ impl Driver {
     fn exceeds_quota(&self, process: ProcessId, more_bytes: u64) -> bool {
         let Some(quota) = self.memory_quota else { return false };
         let account = &self.accounts[self.processes[process].account];
-        !account.owner.is_root() && account.memory().total_bytes() + more_bytes > quota
+        let memory = account.memory(self.page_bytes());
+        !account.owner.is_root() && memory.total_bytes() + more_bytes > quota
     }
 
     /// Charges a message with a buffer to its sender's owner until a thread has received it.
@@ -191,10 +192,11 @@ impl Driver {
 
     /// Data is about to be stored in part of a live buffer.
     pub(crate) fn touch(&mut self, process: ProcessId, offset: u32, len: u64) {
+        let page_size = self.idle_pages.page_size();
         let entry = &mut self.processes[process];
         let Some(area) = &mut entry.area else { return };
         // The buffer lies within the area.
-        let touched = area.pages.touch(offset..offset + len as u32);
+        let touched = area.pages.touch(page_size, offset..offset + len as u32);
         self.accounts[entry.account].touched_pages += u64::from(touched);
     }
 

@@ -4,7 +4,6 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use crate::buffer::pages::PAGE;
 use crate::buffer::types::{HeldObject, OnewayShare};
 use crate::driver::Driver;
 use crate::host::FileToken;
@@ -290,9 +289,10 @@ impl Driver {
             ensure!(shares == area.oneway_shares, "{id:?}: senders of one-way calls");
         }
         let areas = self.processes.iter().filter_map(|(id, p)| Some((id, &p.area.as_ref()?.pages)));
+        let bytes = self.page_bytes();
         self.idle_pages.check(areas, |id, page| {
             let area = self.processes[id].area.as_ref();
-            area.is_some_and(|area| area.ranges.covers(page * PAGE..(page + 1) * PAGE))
+            area.is_some_and(|area| area.ranges.covers(page * bytes..(page + 1) * bytes))
         })?;
         ensure!(listed == self.buffers.len(), "{listed} of {} buffers listed", self.buffers.len());
         Ok(())

@@ -3,7 +3,6 @@
 
 use keyed_slab::{Key, Slab};
 
-use crate::buffer::pages::PAGE;
 use crate::buffer::types::{Buffer, Layout, ReceiveArea};
 use crate::driver::Driver;
 use crate::keys::{ProcessId, ThreadId};
@@ -61,7 +60,7 @@ impl Driver {
         let sent = process.sent_freeze_notifications.iter().map(|&(_, sent)| sent);
         all_known(&self.freeze_notifications, sent)?;
         all_known(&self.freezes, process.freezer.waits.iter().copied())?;
-        process.area.as_ref().map_or(Ok(()), |area| area.check_size())
+        process.area.as_ref().map_or(Ok(()), |area| area.check_size(self.page_bytes()))
     }
 
     fn check_thread_keys(&self, id: ThreadId, thread: &Thread) -> Result<(), String> {
@@ -134,9 +133,9 @@ impl Layout {
 
 impl ReceiveArea {
     /// The ranges and the pages lie in the mapping.
-    fn check_size(&self) -> Result<(), String> {
+    fn check_size(&self, page_bytes: u32) -> Result<(), String> {
         let size = self.ranges.size();
-        let pages = (size / PAGE) as usize;
+        let pages = size.div_ceil(page_bytes) as usize;
         let is_whole = Self::usable_bytes(self.mapping) == size && self.pages.known_len() <= pages;
         if is_whole && self.free_oneway <= size {
             Ok(())

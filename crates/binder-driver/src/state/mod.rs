@@ -12,12 +12,13 @@ pub(crate) mod wire_bytes;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::buffer::pages::PageSize;
 use crate::driver::Driver;
 
 const MAGIC: [u8; 8] = *b"HDRMSTAT";
 /// The format's version. It changes with each change of a serialised type, and a state of the
 /// version before must still be readable.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Magic, version, checksum, length.
 const HEADER: usize = 8 + 4 + 4 + 8;
 
@@ -53,47 +54,62 @@ pub enum StateError {
 /// Serialises a state with its envelope.
 pub fn write(state: &impl Serialize) -> Result<Vec<u8>, StateError> {
     let malformed = |error: postcard::Error| StateError::Malformed(error.to_string());
-    postcard::to_extend(state, vec![0; HEADER]).map(seal).map_err(malformed)
+    postcard::to_extend(state, vec![0; HEADER]).map(|bytes| seal(bytes, VERSION)).map_err(malformed)
 }
 
 /// Fills the header in front of a payload.
-fn seal(mut bytes: Vec<u8>) -> Vec<u8> {
+fn seal(mut bytes: Vec<u8>, version: u32) -> Vec<u8> {
     let (header, payload) = bytes.split_at_mut(HEADER);
     header[..8].copy_from_slice(&MAGIC);
-    header[8..12].copy_from_slice(&VERSION.to_le_bytes());
+    header[8..12].copy_from_slice(&version.to_le_bytes());
     header[12..16].copy_from_slice(&crc32fast::hash(payload).to_le_bytes());
     header[16..].copy_from_slice(&(payload.len() as u64).to_le_bytes());
     bytes
 }
 
-/// Corrects the header of changed bytes, so that a fuzzer reaches what is behind it. False: there
-/// is no room for a header.
+/// Corrects the header of changed bytes, so that a fuzzer reaches what is behind it; a version that
+/// can be read is kept. False: there is no room for a header.
 #[doc(hidden)]
 pub fn reseal(bytes: &mut Vec<u8>) -> bool {
     let has_header = bytes.len() >= HEADER;
     if has_header {
-        *bytes = seal(std::mem::take(bytes));
+        let version = number(bytes, 8).clamp(1, VERSION);
+        *bytes = seal(std::mem::take(bytes), version);
     }
     has_header
 }
 
+/// A value that states contain, with all formats in which it can be read.
+pub trait SavedState: DeserializeOwned {
+    /// The value in format 1.
+    type Format1: DeserializeOwned + Into<Self>;
+}
+
+/// The number at this offset of a header.
+fn number(header: &[u8], at: usize) -> u32 {
+    header[at..].first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes))
+}
+
 /// Reads a state that [`write`] has written. Its memory is proportional to the length of `bytes`.
-pub fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, StateError> {
+pub fn read<T: SavedState>(bytes: &[u8]) -> Result<T, StateError> {
     let (header, payload) = bytes.split_at_checked(HEADER).ok_or(StateError::NotAState)?;
     if header[..8] != MAGIC {
         return Err(StateError::NotAState);
     }
-    let number =
-        |at: usize| header[at..].first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
     let length = header[16..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
-    match number(8) {
-        VERSION => {}
+    let decode: fn(&[u8]) -> _ = match number(header, 8) {
+        VERSION => decode,
+        1 => |payload| decode::<T::Format1>(payload).map(Into::into),
         newer if newer > VERSION => return Err(StateError::Newer(newer)),
         older => return Err(StateError::Older(older)),
-    }
-    if length != payload.len() as u64 || number(12) != crc32fast::hash(payload) {
+    };
+    if length != payload.len() as u64 || number(header, 12) != crc32fast::hash(payload) {
         return Err(StateError::Corrupt);
     }
+    decode(payload)
+}
+
+fn decode<T: DeserializeOwned>(payload: &[u8]) -> Result<T, StateError> {
     match postcard::take_from_bytes(payload) {
         Ok((state, [])) => Ok(state),
         Ok(_) => Err(StateError::Malformed("bytes follow its end".into())),
@@ -113,12 +129,19 @@ impl<'a> SavedDriver<&'a Driver> {
 }
 
 impl SavedDriver<Driver> {
-    /// Verifies every invariant. The driver then behaves as the one that was written.
-    pub fn verify(self) -> Result<Driver, StateError> {
+    /// Verifies every invariant on a machine with such pages. The driver then behaves as the one
+    /// that was written.
+    pub fn verify(self, page_size: PageSize) -> Result<Driver, StateError> {
         let mut driver = self.0;
+        driver.set_page_size(page_size);
         driver.restore().map_err(StateError::Inconsistent)?;
         Ok(driver)
     }
+}
+
+/// Its format 2 is that of format 1.
+impl SavedState for SavedDriver<Driver> {
+    type Format1 = Self;
 }
 
 impl Serialize for SavedDriver<&Driver> {
@@ -158,7 +181,8 @@ mod tests {
 
     #[test]
     fn a_driver_is_read_back() {
-        let driver = read::<SavedDriver<Driver>>(&state()).unwrap().verify().unwrap();
+        let driver =
+            read::<SavedDriver<Driver>>(&state()).unwrap().verify(PageSize::default()).unwrap();
         assert_eq!(driver.snapshot().contexts[0].name, "binder");
     }
 
@@ -166,7 +190,7 @@ mod tests {
     fn bytes_of_another_kind_version_or_content_are_refused() {
         assert_eq!(refusal(Vec::clear), StateError::NotAState);
         assert_eq!(refusal(|bytes| bytes[0] ^= 1), StateError::NotAState);
-        assert_eq!(refusal(|bytes| bytes[8] = 2), StateError::Newer(2));
+        assert_eq!(refusal(|bytes| bytes[8] = 3), StateError::Newer(3));
         assert_eq!(refusal(|bytes| bytes[8] = 0), StateError::Older(0));
         assert_eq!(refusal(|bytes| bytes.push(0)), StateError::Corrupt);
         assert_eq!(refusal(|bytes| *bytes.last_mut().unwrap() ^= 1), StateError::Corrupt);
@@ -186,7 +210,7 @@ mod tests {
         let (mut driver, process) = driver_with_a_thread();
         change(&mut driver, process);
         let bytes = write(&SavedDriver::new(&driver)).unwrap();
-        let verified = read::<SavedDriver<Driver>>(&bytes).unwrap().verify();
+        let verified = read::<SavedDriver<Driver>>(&bytes).unwrap().verify(PageSize::default());
         verified.map(drop).unwrap_err().to_string()
     }
 

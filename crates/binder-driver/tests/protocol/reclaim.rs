@@ -1,6 +1,6 @@
 //! Reclaim of the mappings' memory under pressure.
 
-use binder_driver::Caller;
+use binder_driver::{Caller, PageSize};
 use binder_uapi::*;
 
 use crate::common::*;
@@ -59,6 +59,24 @@ fn a_batch_has_the_requested_size_and_each_run_is_one_punch() {
     assert_eq!(world.driver.reclaim(&mut world.host, 3), 2);
     assert_eq!(world.driver.reclaim(&mut world.host, 3), 0);
     assert_eq!(punches(&world), 2);
+}
+
+#[test]
+fn a_page_of_sixteen_kibibytes_is_reclaimed_when_its_last_buffer_is_gone() {
+    let (mut world, manager, [client]) = World::with_manager();
+    world.driver.set_page_size(PageSize::new(16 << 10).unwrap());
+    let first = deliver(&mut world, client, manager, 0, 5000);
+    // A call that is answered, since a second one-way call would wait for the first buffer.
+    let call = world.call(client, 0, &Parcel::bytes(&[7; 5000]));
+    world.write(client, &[call]);
+    let second = world.read(manager).parcel().buffer;
+    assert_eq!(world.driver.page_counts().touched, 1);
+    world.write(manager, &[Command::FreeBuffer(first)]);
+    assert_eq!(idle(&world), 0, "the second buffer is in the page");
+    world.write(manager, &[Command::FreeBuffer(second)]);
+    assert_eq!((idle(&world), world.driver.reclaim(&mut world.host, 100)), (1, 1));
+    let page = &world.host.mappings[&manager.process][..16 << 10];
+    assert!(page.iter().all(|&byte| byte == 0));
 }
 
 #[test]

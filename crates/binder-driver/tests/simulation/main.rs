@@ -18,8 +18,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use actions::{Disturbance, Simulation};
-use binder_driver::Driver;
 use binder_driver::state::{self, SavedDriver};
+use binder_driver::{Driver, PageSize};
 use binder_uapi::returns::*;
 
 fn setting(name: &str, default: u64) -> u64 {
@@ -162,7 +162,10 @@ fn states_of_released_formats_are_read() {
     }
     for version in 1..=state::VERSION {
         let bytes = std::fs::read(folder.join(version.to_string())).unwrap();
-        let driver = state::read::<SavedDriver<Driver>>(&bytes).unwrap().verify().unwrap();
+        let driver = state::read::<SavedDriver<Driver>>(&bytes)
+            .unwrap()
+            .verify(PageSize::default())
+            .unwrap();
         assert!(driver.snapshot().transactions.len() > 3, "version {version}: an empty state");
         let written = state::write(&SavedDriver::new(&driver)).unwrap();
         assert!(version < state::VERSION || written == bytes, "the format has changed: {version}");

@@ -10,7 +10,8 @@ mod closing;
 mod fd_installer;
 mod install;
 #[cfg_attr(target_arch = "x86_64", path = "registers/x86_64.rs")]
-#[cfg_attr(not(target_arch = "x86_64"), path = "registers/other.rs")]
+#[cfg_attr(target_arch = "aarch64", path = "registers/aarch64.rs")]
+#[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), path = "registers/other.rs")]
 mod registers;
 mod store;
 mod system_call;

@@ -6,6 +6,7 @@ pub(super) enum Abi {
     /// The calls of this program.
     Native,
     /// The calls of 32-bit programs on x86-64.
+    #[cfg_attr(not(any(test, target_arch = "x86_64")), expect(dead_code))]
     I386,
 }
 

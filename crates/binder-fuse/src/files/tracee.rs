@@ -10,11 +10,12 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::registers::Registers;
+use super::registers::{LOSES_FIRST_ARGUMENT, Registers};
 use super::system_call::{Abi, SystemCall};
 use crate::interrupt_timer::PERIOD;
 use crate::pid_view::signals;
 use crate::placement::{self, Move, Moved};
+use crate::sleeping_call::await_first_argument;
 
 /// Number of timer periods in which a thread must stop or make one call before it counts as stuck
 /// (ten seconds). Both take microseconds, unless the thread gets no CPU time: on an overloaded
@@ -60,7 +61,9 @@ pub(crate) enum CallStop {
 pub(super) struct Tracee {
     tid: u32,
     call_stop: CallStop,
-    /// Of the ioctl in which it stopped.
+    /// Of the ioctl in which it stopped, if the registers lose it.
+    first_argument: Option<u64>,
+    /// Of that ioctl.
     abi: Abi,
     /// Its registers when it stopped; `None` before.
     registers: Option<Registers>,
@@ -90,9 +93,9 @@ enum Stop {
 }
 
 #[cfg(target_env = "gnu")]
-type PtraceRequest = libc::c_uint;
+pub(super) type PtraceRequest = libc::c_uint;
 #[cfg(not(target_env = "gnu"))]
-type PtraceRequest = libc::c_int;
+pub(super) type PtraceRequest = libc::c_int;
 
 pub(super) fn ptrace(
     request: PtraceRequest,
@@ -133,10 +136,12 @@ impl Tracee {
             Move::Moved(moved) => Some(moved),
             Move::Bound | Move::Refused => None,
         };
+        let first_argument = if LOSES_FIRST_ARGUMENT { await_first_argument(tid) } else { None };
         // Fails only if the thread has exited, which the wait for the stop detects.
         let _ = ptrace(libc::PTRACE_INTERRUPT, tid, 0, 0);
         let abi = Abi::Native;
-        Ok(Self { tid, call_stop, abi, registers: None, mask: 0, suppressed: 0, moved })
+        let (registers, mask, suppressed) = (None, 0, 0);
+        Ok(Self { tid, call_stop, first_argument, abi, registers, mask, suppressed, moved })
     }
 
     pub(super) fn tid(&self) -> u32 {
@@ -212,9 +217,10 @@ impl Tracee {
     }
 
     fn stuck(&self) -> Lost {
-        let Self { tid, call_stop, abi, registers, mask, suppressed, .. } = *self;
+        let Self { tid, call_stop, first_argument, abi, registers, mask, suppressed, .. } = *self;
         let moved = None;
-        Lost::Stuck(Box::new(Self { tid, call_stop, abi, registers, mask, suppressed, moved }))
+        let left = Self { tid, call_stop, first_argument, abi, registers, mask, suppressed, moved };
+        Lost::Stuck(Box::new(left))
     }
 
     /// Returns the registers behind the call.
@@ -304,7 +310,7 @@ impl Tracee {
             let registers = match end {
                 End::Unchanged => registers.returning(registers.result(self.abi)),
                 End::Return(result) => registers.returning(result),
-                End::Again => registers.again(),
+                End::Again => registers.again(self.first_argument),
             };
             // A failure means that the thread has been killed.
             let _ = registers.set(self.tid);

@@ -8,14 +8,18 @@ mod passthrough;
 
 use std::io;
 
+use binder_driver::PageSize;
 use headroom_linux::kept_fd::KeptFd;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use notify_store::{CacheBypass, NotifyStore, SavedTruth, Truth};
 pub(crate) use passthrough::Passthrough;
 
-/// Bytes of a page, the unit of [`Backing::punch`].
-pub(crate) const PAGE: u64 = 4096;
+/// Size of this machine's pages, the unit of [`Backing::punch`].
+pub(crate) fn machine_page_size() -> PageSize {
+    // No architecture of Linux has other sizes in use.
+    PageSize::new(rustix::param::page_size()).unwrap_or_default()
+}
 
 /// Backing store of one open's mapping. Offsets and lengths outside of
 /// [`DEVICE_SIZE`](crate::tree::DEVICE_SIZE) are errors.

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::{Backing, PAGE, SavedBacking, checked_range};
+use super::{Backing, SavedBacking, checked_range, machine_page_size};
 use crate::channel::Channel;
 use crate::page_server::PageServer;
 use crate::sync::lock;
@@ -23,6 +23,9 @@ use crate::wire::types::FOPEN_DIRECT_IO;
 /// Maximum number of bytes in one notification: a store of 64 KiB needs one, whatever its offset.
 const MAX_NOTIFICATION: usize = 128 << 10;
 
+/// Bytes of the parts in which [`Truth`] keeps contents: of the smallest pages that a machine has.
+const PART: u64 = 4096;
+
 /// Whether `read(2)` and `write(2)` of a device bypass the page cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum CacheBypass {
@@ -32,10 +35,10 @@ pub(crate) enum CacheBypass {
     Never,
 }
 
-/// Contents of the mapping: pages that were stored; all others are zeros.
+/// Contents of the mapping: parts that were stored; all others are zeros.
 #[derive(Default)]
 pub(crate) struct Truth {
-    pages: BTreeMap<u64, Box<[u8; PAGE as usize]>>,
+    parts: BTreeMap<u64, Box<[u8; PART as usize]>>,
     /// The client has a writable shared mapping: the kernel has written a page back.
     is_written_by_client: bool,
 }
@@ -43,22 +46,22 @@ pub(crate) struct Truth {
 impl Truth {
     /// Copies out of the mapping's contents.
     pub(crate) fn read(&self, offset: u64, into: &mut [u8]) {
-        each_page(offset, into.len(), |page, within, part| match self.pages.get(&page) {
-            Some(bytes) => into[part].copy_from_slice(&bytes[within]),
-            None => into[part].fill(0),
+        each_part(offset, into.len(), |part, within, range| match self.parts.get(&part) {
+            Some(bytes) => into[range].copy_from_slice(&bytes[within]),
+            None => into[range].fill(0),
         });
     }
 
     fn write(&mut self, offset: u64, bytes: &[u8]) {
-        each_page(offset, bytes.len(), |page, within, part| {
-            let target = self.pages.entry(page).or_insert_with(|| Box::new([0; PAGE as usize]));
-            target[within].copy_from_slice(&bytes[part]);
+        each_part(offset, bytes.len(), |part, within, range| {
+            let target = self.parts.entry(part).or_insert_with(|| Box::new([0; PART as usize]));
+            target[within].copy_from_slice(&bytes[range]);
         });
     }
 
     fn zero(&mut self, offset: u64, len: usize) {
-        each_page(offset, len, |page, within, _| {
-            if let Some(target) = self.pages.get_mut(&page) {
+        each_part(offset, len, |part, within, _| {
+            if let Some(target) = self.parts.get_mut(&part) {
                 target[within].fill(0);
             }
         });
@@ -69,14 +72,14 @@ impl Truth {
         self.is_written_by_client = true;
     }
 
-    /// Drops whole pages.
+    /// Drops whole parts.
     fn punch(&mut self, offset: u64, len: u64) {
-        let range = offset.div_ceil(PAGE)..(offset + len) / PAGE;
+        let range = offset.div_ceil(PART)..(offset + len) / PART;
         if range.is_empty() {
             return;
         }
-        let mut behind = self.pages.split_off(&range.start);
-        self.pages.append(&mut behind.split_off(&range.end));
+        let mut behind = self.parts.split_off(&range.start);
+        self.parts.append(&mut behind.split_off(&range.end));
     }
 }
 
@@ -85,10 +88,10 @@ impl Truth {
 pub(crate) struct SavedTruth(Arc<Mutex<Truth>>);
 
 impl SavedTruth {
-    /// Checks that all pages are within the device file.
+    /// Checks that all parts are within the device file.
     pub(crate) fn check(&self) -> Result<(), String> {
-        match lock(&self.0).pages.last_key_value() {
-            Some((page, _)) if *page >= DEVICE_SIZE / PAGE => Err(format!("page {page} of a file")),
+        match lock(&self.0).parts.last_key_value() {
+            Some((part, _)) if *part >= DEVICE_SIZE / PART => Err(format!("part {part} of a file")),
             _ => Ok(()),
         }
     }
@@ -96,7 +99,7 @@ impl SavedTruth {
 
 impl std::fmt::Debug for SavedTruth {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} pages", lock(&self.0).pages.len())
+        write!(f, "{} parts", lock(&self.0).parts.len())
     }
 }
 
@@ -109,32 +112,32 @@ impl Serialize for SavedTruth {
             }
         }
         let truth = lock(&self.0);
-        let pages = truth.pages.iter().map(|(number, page)| (number, Bytes(&**page)));
-        (pages.collect::<Vec<_>>(), truth.is_written_by_client).serialize(serializer)
+        let parts = truth.parts.iter().map(|(number, part)| (number, Bytes(&**part)));
+        (parts.collect::<Vec<_>>(), truth.is_written_by_client).serialize(serializer)
     }
 }
 
 impl<'de> Deserialize<'de> for SavedTruth {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let (pages, is_written_by_client) =
+        let (parts, is_written_by_client) =
             <(Vec<(u64, &'de [u8])>, bool)>::deserialize(deserializer)?;
-        let page = |(number, bytes): (u64, &[u8])| {
-            let page = <[u8; PAGE as usize]>::try_from(bytes).map_err(D::Error::custom)?;
-            Ok((number, Box::new(page)))
+        let part = |(number, bytes): (u64, &[u8])| {
+            let part = <[u8; PART as usize]>::try_from(bytes).map_err(D::Error::custom)?;
+            Ok((number, Box::new(part)))
         };
-        let pages = pages.into_iter().map(page).collect::<Result<_, D::Error>>()?;
-        Ok(Self(Arc::new(Mutex::new(Truth { pages, is_written_by_client }))))
+        let parts = parts.into_iter().map(part).collect::<Result<_, D::Error>>()?;
+        Ok(Self(Arc::new(Mutex::new(Truth { parts, is_written_by_client }))))
     }
 }
 
-/// Calls `f(page number, range within the page, range within the whole)` for each page of a range.
-fn each_page(offset: u64, len: usize, mut f: impl FnMut(u64, Range<usize>, Range<usize>)) {
+/// Calls `f(number, range within the part, range within the whole)` for each part of a range.
+fn each_part(offset: u64, len: usize, mut f: impl FnMut(u64, Range<usize>, Range<usize>)) {
     let mut done = 0;
     while done < len {
         let at = offset + done as u64;
-        let start = (at % PAGE) as usize;
-        let step = (PAGE as usize - start).min(len - done);
-        f(at / PAGE, start..start + step, done..done + step);
+        let start = (at % PART) as usize;
+        let step = (PART as usize - start).min(len - done);
+        f(at / PART, start..start + step, done..done + step);
         done += step;
     }
 }
@@ -177,17 +180,17 @@ impl NotifyStore {
     /// Stores `bytes`, which [`Truth`] contains already, in the page cache: whole pages, with the
     /// rest of the first and the last one from [`Truth`].
     fn push(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        let (mut head, mut tail) = ([0; PAGE as usize], [0; PAGE as usize]);
+        let page = u64::from(machine_page_size().bytes());
         let end = offset + bytes.len() as u64;
-        let start = offset / PAGE * PAGE;
-        let head = &mut head[..(offset - start) as usize];
-        let tail = &mut tail[..(end.next_multiple_of(PAGE) - end) as usize];
+        let start = offset / page * page;
+        let mut head = vec![0; (offset - start) as usize];
+        let mut tail = vec![0; (end.next_multiple_of(page) - end) as usize];
         {
             let truth = lock(&self.truth);
-            truth.read(start, head);
-            truth.read(end, tail);
+            truth.read(start, &mut head);
+            truth.read(end, &mut tail);
         }
-        let pages = Pages([head, bytes, tail]);
+        let pages = Pages([&head, bytes, &tail]);
         for at in (0..pages.len()).step_by(MAX_NOTIFICATION) {
             let range = at..pages.len().min(at + MAX_NOTIFICATION);
             let (node, offset) = (self.node, start + at as u64);
@@ -280,24 +283,24 @@ mod tests {
     #[test]
     fn written_bytes_are_read_back_and_the_rest_is_zero() {
         let mut truth = Truth::default();
-        truth.write(PAGE - 2, b"abcd");
+        truth.write(PART - 2, b"abcd");
         let mut bytes = [9; 8];
-        truth.read(PAGE - 4, &mut bytes);
+        truth.read(PART - 4, &mut bytes);
         assert_eq!(&bytes, b"\0\0abcd\0\0");
-        truth.zero(PAGE - 1, 2);
-        truth.read(PAGE - 4, &mut bytes);
+        truth.zero(PART - 1, 2);
+        truth.read(PART - 4, &mut bytes);
         assert_eq!(&bytes, b"\0\0a\0\0d\0\0");
-        assert_eq!(truth.pages.len(), 2);
+        assert_eq!(truth.parts.len(), 2);
     }
 
     #[test]
-    fn punching_drops_whole_pages_only() {
+    fn punching_drops_whole_parts_only() {
         let mut truth = Truth::default();
-        truth.write(0, &[1; 5 * PAGE as usize]);
-        truth.punch(PAGE, 3 * PAGE);
-        assert_eq!(truth.pages.keys().copied().collect::<Vec<_>>(), [0, 4]);
+        truth.write(0, &[1; 5 * PART as usize]);
+        truth.punch(PART, 3 * PART);
+        assert_eq!(truth.parts.keys().copied().collect::<Vec<_>>(), [0, 4]);
         truth.punch(10, 20);
-        assert_eq!(truth.pages.len(), 2, "a part of a page stays");
+        assert_eq!(truth.parts.len(), 2, "a part stays unless all of it is dropped");
     }
 
     #[test]

@@ -1,9 +1,12 @@
-//! Calls that are not started, because memory of their client does not answer or their owner has
-//! used up its time.
+//! Calls that are not started or continued, because memory of their client does not answer or their
+//! owner has used up its time or its slices.
 //!
 //! With the kernel's driver, such a call waits for the page in the caller's own system call. Here
 //! it waits until the late access has returned, until another thread has touched its memory if its
 //! owner has little time left, and until the owner has time again if it has none.
+//!
+//! An ioctl with millions of commands is executed with the caller's priority there. Here it would
+//! occupy a CPU with the event loop's, so the slices after the first have a rate.
 //!
 //! Owners take turns in being checked, so that one with thousands of delayed calls neither occupies
 //! the event loop nor delays the calls of another one that are ready.
@@ -13,11 +16,13 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use headroom_linux::timer::Timer;
+use owners::Rate;
 
 use super::Server;
 use super::request_queue::{Due, RequestQueue, Requester, Slice};
 use crate::access_limits::Start;
 use crate::memory_touch;
+use crate::owner_budgets::OwnerBudgets;
 
 /// How often delayed calls are checked, besides after each access that has returned: an owner's
 /// budget is refilled in seconds.
@@ -25,15 +30,21 @@ const CHECK_EVERY: Duration = Duration::from_millis(25);
 /// Number of calls that are checked at once: a bound on the work of one event.
 const CHECKS: usize = 256;
 
+/// Further slices of the ioctls of an owner. A slice takes 20 to 200 us; the batches of libbinder
+/// end within the first one.
+const SLICES: Rate = Rate { per_second: 1_000, burst: 2_048 };
+
 /// See the module's documentation.
 pub(super) struct DelayedCalls {
     timer: Timer,
     calls: RequestQueue,
+    pub(super) slices: OwnerBudgets,
 }
 
 impl DelayedCalls {
     pub(super) fn new() -> io::Result<Self> {
-        Ok(Self { timer: Timer::new()?, calls: RequestQueue::new() })
+        let slices = OwnerBudgets::new(SLICES);
+        Ok(Self { timer: Timer::new()?, calls: RequestQueue::new(), slices })
     }
 
     /// Becomes readable when the calls are to be checked.
@@ -67,6 +78,17 @@ impl Server {
         self.delayed.insert(Requester::of(open), call);
     }
 
+    /// Continues a long BINDER_WRITE_READ in its owner's next turn, or once the owner has slices.
+    pub(super) fn continue_call(&mut self, slice: Slice) {
+        let owner = self.host.charge(slice.request.caller).owner;
+        if self.delayed.slices.has_left(owner) {
+            self.delayed.slices.charge(owner, 1);
+            self.queue_slice(slice);
+        } else {
+            self.delay_call(slice);
+        }
+    }
+
     /// Late accesses have returned.
     pub(super) fn serve_returned_accesses(&mut self) {
         if let Some(threads) = &self.loop_threads {
@@ -84,9 +106,8 @@ impl Server {
         for _ in 0..self.delayed.calls.len().min(CHECKS) {
             let Some(Due::Slice(call)) = self.delayed.calls.pop() else { break };
             match self.host.start_of_call(call.request.caller) {
-                Start::Now => self.queue_slice(call),
-                Start::Touched if call.is_touched => self.queue_slice(call),
-                Start::Touched => self.touch_and_delay(call),
+                Start::Touched if !call.is_touched => self.touch_and_delay(call),
+                Start::Now | Start::Touched => self.continue_call(call),
                 Start::Later => self.delay_call(call),
             }
         }

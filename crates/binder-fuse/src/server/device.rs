@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
+use std::time::Instant;
 
 use binder_driver::{
     Caller, ContextId, Errno, Interrupt, Opener, ProcessId, Waiting, Wake, WriteRead,
@@ -143,6 +144,7 @@ impl Server {
             backing,
             calls: Calls::default(),
             poll_handle: None,
+            poller: None,
             call_stop: match sigtrap {
                 Disposition::Other => CallStop::Step,
                 Disposition::Ignored => CallStop::EntryAndExit,
@@ -258,6 +260,7 @@ impl Server {
             let key = self.host.key_of(process);
             if let Some(open) = key.and_then(|key| self.host.opens.get_mut(key)) {
                 open.calls.forget(exit.id);
+                open.poller = open.poller.filter(|&poller| poller != exit.id);
             }
         }
         self.serve_wakes();
@@ -265,7 +268,7 @@ impl Server {
 
     pub(super) fn poll(&mut self, header: &InHeader, poll: &PollIn) -> io::Result<()> {
         let key = OpenKey::from_fh(poll.fh);
-        let revents = match self.host.opens.get(key) {
+        let (revents, _moved) = match self.host.opens.get(key) {
             Some(open) if header.pid != 0 => {
                 let caller =
                     Caller { process: open.process, tid: header.pid, euid: Uid(header.uid) };
@@ -275,12 +278,15 @@ impl Server {
                     && let Some(open) = self.host.opens.get_mut(key)
                 {
                     open.poll_handle = Some(poll.kh);
+                    open.poller = Some(header.pid);
                 }
-                if readable { libc::POLLIN | libc::POLLRDNORM } else { 0 }
+                self.chain.request(header.pid, Instant::now());
+                let moved = self.place_woken(header.pid);
+                (if readable { libc::POLLIN | libc::POLLRDNORM } else { 0 }, moved)
             }
-            Some(_) => libc::POLLERR,
+            Some(_) => (libc::POLLERR, None),
             // An ENOSYS would disable polling for the devices too.
-            None => libc::POLLIN | libc::POLLOUT | libc::POLLRDNORM | libc::POLLWRNORM,
+            None => (libc::POLLIN | libc::POLLOUT | libc::POLLRDNORM | libc::POLLWRNORM, None),
         };
         let out = PollOut { revents: revents as u32, padding: 0 };
         self.channel.send(self.reply.body(header.unique, &out))
@@ -374,7 +380,7 @@ impl Server {
         match answer {
             WriteRead::Done { bwr, result } => self.finish(request, &bwr, result),
             WriteRead::Unfinished { bwr } => {
-                self.queue_slice(Slice::new(request, bwr));
+                self.continue_call(Slice::new(request, bwr));
                 Ok(())
             }
             WriteRead::Late { bwr } => {
@@ -450,10 +456,11 @@ impl Server {
             return Ok(());
         }
         let result = result.map_or_else(|errno| -errno.code(), |()| 0);
-        self.chain.wake(request.caller.tid);
         if !self.host.closes.is_empty() && self.answer_and_close(request, result, bwr) {
+            self.chain.wake(request.caller.tid);
             return Ok(());
         }
+        let _moved = self.place_woken(request.caller.tid);
         self.channel.send(self.reply.ioctl(request.unique, result, bwr.as_bytes()))
     }
 
@@ -482,13 +489,13 @@ impl Server {
         let Some(request) = self.host.key_of(process).and_then(|key| self.unpark(key, tid)) else {
             return Ok(());
         };
-        let _moved = self.place_woken(tid);
         self.answer_read(request, answer)
     }
 
-    /// Makes a thread whose reply follows wake up on the CPU of the event loop, as long as the
-    /// calls form one chain.
+    /// Makes a thread that is woken next wake up on the CPU of the event loop, as long as the calls
+    /// form one chain.
     fn place_woken(&mut self, tid: u32) -> Option<Moved> {
+        self.chain.wake(tid);
         if !self.chain.wants_one_cpu() {
             return None;
         }
@@ -537,10 +544,12 @@ impl Server {
 
     fn wake_pollers(&mut self, process: ProcessId) -> io::Result<()> {
         let open = self.host.key_of(process).and_then(|key| self.host.opens.get(key));
-        match open.and_then(|open| open.poll_handle) {
-            Some(kh) => self.channel.send(self.reply.notify_poll(kh)),
-            None => Ok(()),
-        }
+        let Some((kh, poller)) = open.and_then(|open| Some((open.poll_handle?, open.poller)))
+        else {
+            return Ok(());
+        };
+        let _moved = poller.and_then(|tid| self.place_woken(tid));
+        self.channel.send(self.reply.notify_poll(kh))
     }
 }
 

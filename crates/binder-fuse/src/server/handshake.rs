@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::channel::{Channel, Incoming, RequestBuffer};
 use crate::error::Error;
-use crate::mapping::{CacheBypass, MappingChoice, MappingKind, Passthrough};
+use crate::mapping::{CacheBypass, MappingChoice, MappingKind, Passthrough, machine_page_size};
 use crate::wire::reply::ReplyBuffer;
 use crate::wire::types::{
     INIT_DIRECT_IO_ALLOW_MMAP, INIT_EXT, INIT_PARALLEL_DIROPS, INIT_PASSTHROUGH, InitIn, InitOut,
@@ -114,8 +114,9 @@ fn negotiate(
         flags2: (agreed >> 32) as u32,
         max_background: 64,
         congestion_threshold: 48,
-        // Writes are refused, so this is the minimum that the kernel allows.
-        max_write: 4096,
+        // Writes are refused: a page that a client has modified must fit, so that its write-back
+        // is.
+        max_write: machine_page_size().bytes(),
         time_gran: 1,
         // The backing files are on tmpfs, which is not stacked on another filesystem.
         max_stack_depth: u32::from(mapping == MappingKind::Passthrough),

@@ -46,7 +46,7 @@ use crate::fixed::Logs;
 use crate::guardian::Guardian;
 use crate::host::{ClientHost, OpenKey};
 use crate::loop_threads::LoopThreads;
-use crate::mapping::{MappingChoice, MappingKind};
+use crate::mapping::{MappingChoice, MappingKind, machine_page_size};
 use crate::mount::{Mount, MountNamespace};
 use crate::nonblock::NonblockLookups;
 use crate::page_server::PageServer;
@@ -323,6 +323,7 @@ impl Server {
         let owner_quota_bytes = config.owner_quota_bytes.unwrap_or(u64::MAX);
         let mut driver = Driver::new();
         driver.set_memory_quota(owner_quota_bytes);
+        driver.set_page_size(machine_page_size());
         let server = Self {
             mount,
             driver,

@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::guardian::Guardian;
 use crate::mapping::{Backing, NotifyStore, Passthrough, SavedBacking};
 use crate::mount::{Mount, SavedMount};
-use crate::state::{SavedServer, ServerState, VerifiedState};
+use crate::state::{SavedBudgets, SavedServer, ServerState, VerifiedState};
 
 /// How long operations that have begun may take until the server is paused. No client is served
 /// meanwhile.
@@ -46,7 +46,7 @@ pub enum Obstacle {
     )]
     FdDeliveries,
     /// Calls are delayed: see `delayed_calls`.
-    #[error("calls wait until memory of their clients can be accessed: try again, or end them")]
+    #[error("calls of clients with slow memory or long ioctls are delayed: try again, or end them")]
     DelayedCalls,
     /// Memory of a client of this owner blocks a thread.
     #[error("{0}: memory of a client does not answer: wait until it does, or end the client")]
@@ -96,7 +96,12 @@ impl PausedServer<'_> {
             traced: server.traced,
             pages_to_reclaim: server.pages_to_reclaim,
         };
-        ServerState::new(&server.driver, saved)
+        let budgets = SavedBudgets {
+            host: server.host.save_budgets(),
+            nonblock: server.nonblock.balances(),
+            slices: server.delayed.slices.balances(),
+        };
+        ServerState::new(&server.driver, saved, budgets)
     }
 
     /// Ends the guardian before `execve(2)` ends the thread that it watches.
@@ -186,7 +191,7 @@ impl Server {
     /// That program has executed this one, with the descriptors of the state inherited, and no
     /// other value uses them.
     pub unsafe fn continue_from(config: &Config, state: VerifiedState) -> Result<Self, Error> {
-        let VerifiedState { driver, server: saved } = state;
+        let VerifiedState { driver, server: saved, budgets } = state;
         let lost = || Error::io("cannot take over a descriptor");
         // SAFETY: the state was verified, so each descriptor occurs once, and it is used once.
         let connection = unsafe { saved.connection.take() }.map_err(lost())?;
@@ -222,6 +227,9 @@ impl Server {
                 server.openers.restore(task, server.epoll.as_fd(), token).map_err(lost())?;
             }
         }
+        server.host.restore_budgets(budgets.host);
+        server.nonblock.restore(budgets.nonblock);
+        server.delayed.slices.restore(budgets.slices);
         server.host.closes = saved.closes;
         saved.parked.into_iter().for_each(|request| server.park(request));
         saved.freezes.into_iter().for_each(|freeze| server.freezes.restore(freeze));

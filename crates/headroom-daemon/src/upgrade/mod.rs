@@ -3,6 +3,7 @@
 //! A daemon accepts a request, writes its state to a [`StateFile`], has the program
 //! [check](Program::check) it, and [executes](execute) the program, which reads it.
 
+mod completion;
 mod program;
 
 use std::fs::File;
@@ -18,8 +19,11 @@ use headroom_linux::kept_fd::{Inherited, KeptFd};
 use owners::Uid;
 use rustix::fs::{MemfdFlags, memfd_create};
 
+pub use self::completion::{Completion, Upgraded};
 pub use self::program::Program;
 
+/// Version of the programs of this build.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Output of `--check-state`: the exit status alone may be that of a program that ignores options.
 const VERIFIED: &str = "verified";
 

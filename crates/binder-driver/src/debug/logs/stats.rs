@@ -2,7 +2,6 @@
 
 use std::fmt::Write;
 
-use crate::buffer::pages::PAGE;
 use crate::debug::counters::{COMMANDS, Counters, RETURNS};
 use crate::driver::Driver;
 use crate::process::types::{Process, Thread};
@@ -56,7 +55,7 @@ impl Driver {
             (strong + u64::from(one.strong), weak + u64::from(one.weak))
         });
         let area = process.area.as_ref();
-        let pages = area.map_or(0, |area| area.ranges.size() / PAGE);
+        let pages = area.map_or(0, |area| area.ranges.size() / self.page_bytes());
         let (touched, idle) = area.map_or((0, 0), |area| (area.pages.touched(), area.pages.idle()));
         let pending = self.queues.iter(process.todo);
         let pending = pending.filter(|(_, work)| matches!(work, Work::Transaction(_))).count();

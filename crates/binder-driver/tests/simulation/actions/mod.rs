@@ -134,7 +134,8 @@ impl Simulation {
     fn restart(&mut self) {
         let written = state::write(&SavedDriver::new(&self.world.driver)).expect("it is written");
         let read: SavedDriver<Driver> = state::read(&written).expect("it is read");
-        self.world.driver = read.verify().unwrap_or_else(|error| panic!("{error}"));
+        self.world.driver =
+            read.verify(PageSize::default()).unwrap_or_else(|error| panic!("{error}"));
         let again = state::write(&SavedDriver::new(&self.world.driver)).expect("it is written");
         assert!(written == again, "the state changes when it is read back");
     }

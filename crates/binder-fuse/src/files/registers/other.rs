@@ -7,6 +7,9 @@ use super::system_call::{Abi, SystemCall};
 /// Whether files can be installed in a thread on this architecture.
 pub(super) const SUPPORTED: bool = false;
 
+/// No registers are read.
+pub(super) const LOSES_FIRST_ARGUMENT: bool = false;
+
 /// An uninhabited set of registers: [`get`](Self::get), which creates one, always fails.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Registers {}
@@ -32,7 +35,7 @@ impl Registers {
         match *self {}
     }
 
-    pub(super) fn again(self) -> Self {
+    pub(super) fn again(self, _: Option<u64>) -> Self {
         match self {}
     }
 

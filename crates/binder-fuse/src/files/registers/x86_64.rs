@@ -15,6 +15,9 @@ const INSTRUCTION_LEN: u64 = 2;
 /// `__USER_CS`; 32-bit code runs in another segment.
 const CODE_SEGMENT_64: u64 = 0x33;
 
+/// The registers contain all arguments of a call after it.
+pub(super) const LOSES_FIRST_ARGUMENT: bool = false;
+
 /// All general registers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Registers(libc::user_regs_struct);
@@ -70,7 +73,7 @@ impl Registers {
     }
 
     /// The registers with which the thread repeats its last system call.
-    pub(super) fn again(mut self) -> Self {
+    pub(super) fn again(mut self, _: Option<u64>) -> Self {
         self.0.rip -= INSTRUCTION_LEN;
         self.0.rax = self.0.orig_rax;
         self.0.orig_rax = u64::MAX;

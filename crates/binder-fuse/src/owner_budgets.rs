@@ -1,0 +1,87 @@
+//! Work of the event loop that each owner may cause per second.
+//!
+//! Root and the server's own user could stop the server anyway, and have no limit.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use owners::{Owner, Rate, TokenBuckets, Uid};
+
+/// One token bucket per owner.
+pub(crate) struct OwnerBudgets {
+    begun: Instant,
+    own: Owner,
+    buckets: TokenBuckets<Owner>,
+}
+
+impl OwnerBudgets {
+    /// All full.
+    pub(crate) fn new(rate: Rate) -> Self {
+        let own = Owner::User(Uid(rustix::process::geteuid().as_raw()));
+        Self { begun: Instant::now(), own, buckets: TokenBuckets::new(rate) }
+    }
+
+    /// The budgets that were used.
+    pub(crate) fn balances(&self) -> BTreeMap<Owner, i64> {
+        self.buckets.balances(self.now_ns())
+    }
+
+    /// Continues with the budgets of another server.
+    pub(crate) fn restore(&mut self, balances: BTreeMap<Owner, i64>) {
+        self.buckets.restore(balances, self.now_ns());
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.begun.elapsed().as_nanos() as u64
+    }
+
+    fn is_exempt(&self, owner: Owner) -> bool {
+        owner.is_root() || owner == self.own
+    }
+
+    /// Whether the owner has budget left.
+    pub(crate) fn has_left(&mut self, owner: Owner) -> bool {
+        let now_ns = self.now_ns();
+        self.is_exempt(owner) || self.buckets.is_ready(owner, now_ns)
+    }
+
+    /// Charges work that was done or begins.
+    pub(crate) fn charge(&mut self, owner: Owner, tokens: u64) {
+        if tokens > 0 && !self.is_exempt(owner) {
+            let now_ns = self.now_ns();
+            self.buckets.charge(owner, now_ns, tokens);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const USER: Owner = Owner::User(Uid(4_000_000_000));
+    const OTHER: Owner = Owner::User(Uid(4_000_000_001));
+    /// Refilled by one token in 32 years.
+    const ONCE: Rate = Rate { per_second: 1, burst: 1_000_000_000 };
+
+    #[test]
+    fn an_owner_without_budget_does_not_affect_others() {
+        let mut budgets = OwnerBudgets::new(ONCE);
+        budgets.charge(USER, 2 * ONCE.burst);
+        assert!(!budgets.has_left(USER));
+        assert!(budgets.has_left(OTHER));
+    }
+
+    #[test]
+    fn root_has_no_limit() {
+        let mut budgets = OwnerBudgets::new(ONCE);
+        budgets.charge(Owner::User(Uid::ROOT), 2 * ONCE.burst);
+        assert!(budgets.has_left(Owner::User(Uid::ROOT)));
+    }
+
+    #[test]
+    fn no_work_costs_nothing() {
+        let mut budgets = OwnerBudgets::new(ONCE);
+        budgets.charge(USER, 0);
+        assert!(budgets.buckets.is_unused());
+    }
+}
