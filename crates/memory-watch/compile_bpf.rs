@@ -44,9 +44,10 @@ fn compile_with(clang: &str, source: &Path, output: &Path) {
     let result = Command::new(clang)
         .args(["-target", "bpf", "-mcpu=v3", "-O2", "-g", "-std=gnu11", "-Wall", "-Werror"])
         .args(["-Wno-compare-distinct-pointer-types", "-I", &include])
-        // Debian keeps <asm/types.h> in the multiarch directory, which is not searched for the bpf
-        // target.
+        // Debian keeps <asm/types.h> in the multiarch directory, or in that of a cross compiler,
+        // which are not searched for the bpf target.
         .args(["-idirafter", &format!("/usr/include/{arch}-linux-gnu")])
+        .args(["-idirafter", &format!("/usr/{arch}-linux-gnu/include")])
         .arg("-c")
         .arg(source)
         .arg("-o")

@@ -6,13 +6,14 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use control::oomd::{AccountKind, Outcome, Why};
+use headroom_linux::folders;
 
 use crate::partition::Partitioned;
 
@@ -54,7 +55,7 @@ impl History {
     /// Reads the existing file and appends to it from now on. Creates the directory if it is
     /// missing. Lines that cannot be parsed are dropped.
     pub fn open(folder: &Path) -> io::Result<(Self, Partitioned)> {
-        std::fs::DirBuilder::new().recursive(true).mode(0o755).create(folder)?;
+        folders::create_public(folder)?;
         let path = folder.join(NAME);
         let kept = match open_file(&path) {
             Ok(file) => read(file, KEPT),

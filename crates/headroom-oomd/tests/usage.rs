@@ -31,7 +31,7 @@ fn settles_at(daemon: &Daemon, uid: Uid, mib: std::ops::Range<u64>) {
     eventually("the account is corrected", || mib.contains(&used()).then_some(()));
     std::thread::sleep(CALM);
     assert!(mib.contains(&used()), "{} MiB in use, {mib:?} expected", used());
-    assert_eq!(daemon.why(uid), []);
+    assert_eq!(daemon.why(uid), [], "{:#?}", daemon.log());
 }
 
 #[test]

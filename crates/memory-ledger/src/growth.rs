@@ -18,7 +18,7 @@ impl Mark {
     fn take(&mut self, processes: &[Process], now_ns: u64) {
         self.at_ns = now_ns;
         self.bytes.clear();
-        self.bytes.extend(processes.iter().map(|process| (process.id, process.charged_bytes())));
+        self.bytes.extend(processes.iter().map(|process| (process.id, process.own_bytes())));
         self.bytes.sort_unstable();
     }
 
@@ -72,7 +72,7 @@ impl Growth {
         for process in &mut *processes {
             let before = self.older.bytes(process.id, &mut place);
             process.newborn = before.is_none();
-            let grown = process.charged_bytes().saturating_sub(before.unwrap_or(0));
+            let grown = process.own_bytes().saturating_sub(before.unwrap_or(0));
             process.grown_bytes = per_window(grown, elapsed_ns);
         }
         self.recent_kills.count(processes, now_ns);

@@ -13,7 +13,8 @@ use std::collections::BTreeMap;
 /// deeper stack, pages of allocator book-keeping, a page of a library's data. Growth of that kind
 /// is also hidden by pages that were granted and not touched yet, of which an allocator keeps up to
 /// ten in its caches. Eight pages were one too few for a process while its daemon was replaced.
-pub const RESERVE_BYTES: u64 = 16 * 4096;
+/// Pages of arm64 can have 16 KiB.
+pub const RESERVE_BYTES: u64 = 16 * if cfg!(target_arch = "aarch64") { 16 << 10 } else { 4096 };
 /// Grants are multiples of this, bytes.
 pub const GRAIN_BYTES: u64 = 4096;
 /// A client's batch is at most this fraction of the free memory, divided by the number of clients.

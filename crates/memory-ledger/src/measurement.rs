@@ -195,11 +195,12 @@ pub struct Measurement {
     pub difference_bytes: i64,
     /// Part of the order's `summed_bytes` that belongs to no process: a fork in progress already
     /// has its pages charged, but is not visible as a process yet, and a process that has exited
-    /// still has those that it has not freed yet. It includes processes that [`Effort::Some`]
-    /// excludes and that were never read.
+    /// still has those that it has not freed yet. Without pages that listed processes have as well,
+    /// as far as that is known. It includes processes that [`Effort::Some`] excludes and that were
+    /// never read, and those that did not answer.
     pub unlisted_bytes: u64,
-    /// Part of `unlisted_bytes` that a fork in progress or a system call of another process uses.
-    /// The user determines when it is freed.
+    /// Part of `unlisted_bytes` that a fork in progress or a system call of another process uses,
+    /// or of a process that did not answer. The user determines when it is freed.
     pub used_unlisted_bytes: u64,
     /// How usage was measured.
     pub source: UsageSource,
@@ -341,6 +342,10 @@ impl Measurements {
     pub fn begin(&mut self, account: AccountId, need: Need, now_ns: u64) -> Option<Order> {
         let Need { sum, limit, demand, controller } = need;
         let state = self.accounts.get_mut(&account)?;
+        if sum.used_bytes() <= limit.hard_bytes() {
+            // The next crossing waits for itself: processes that end together cause several.
+            state.end_wait();
+        }
         if state.running.is_some() {
             return None;
         }

@@ -86,6 +86,9 @@ pub struct Process {
     pub account: AccountId,
     /// Anonymous and shared memory, bytes. File pages are left out: they come back without a kill.
     pub rss_bytes: u64,
+    /// Part of `rss_bytes` that other processes of its account have as well, bytes: its end does
+    /// not free it.
+    pub shared_bytes: u64,
     /// Swapped memory, bytes.
     pub swap_bytes: u64,
     /// Page tables, and memory files that it holds open and has not mapped, bytes: its end frees
@@ -137,9 +140,14 @@ impl Process {
         self.rss_bytes.saturating_add(self.swap_bytes)
     }
 
+    /// Memory that is charged for it and that no other process of its account has, bytes.
+    pub fn own_bytes(&self) -> u64 {
+        self.charged_bytes().saturating_sub(self.shared_bytes)
+    }
+
     /// Memory that a kill would free, bytes.
     pub fn freed_bytes(&self) -> u64 {
-        self.charged_bytes().saturating_add(self.unmapped_bytes)
+        self.own_bytes().saturating_add(self.unmapped_bytes)
     }
 }
 

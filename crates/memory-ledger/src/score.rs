@@ -34,7 +34,7 @@ pub fn score(process: &Process) -> u64 {
 
 /// The process has grown notably.
 pub fn grows(process: &Process) -> bool {
-    process.grown_bytes > 0 && process.grown_bytes >= process.charged_bytes() / NOTABLE_SHARE
+    process.grown_bytes > 0 && process.grown_bytes >= process.own_bytes() / NOTABLE_SHARE
 }
 
 /// Order of victim selection, independent of the order of the list. Of equal processes the younger

@@ -357,6 +357,26 @@ fn pages_of_a_fork_in_progress_stay_unconfirmed_for_a_bounded_time() {
 }
 
 #[test]
+fn each_crossing_waits_for_itself() {
+    let mut measurements = Measurements::default();
+    let sum = |summed_mib: u64| Sum {
+        summed_bytes: summed_mib * MIB,
+        unconfirmed_bytes: 300 * MIB,
+        correction_bytes: 0,
+    };
+    let controller = ControllerUse::Excluded;
+    let need = |sum| Need { sum, limit: limit(), demand: Demand::Usage, controller };
+    assert!(!measurements.may_kill(ACCOUNT, sum(600), limit(), 0));
+    measurements.begin(ACCOUNT, need(sum(600)), 0).unwrap();
+    // Some of its processes have ended; their memory is being freed.
+    assert!(measurements.begin(ACCOUNT, need(sum(100)), 900 * MS).is_none());
+    let measurement = Measurement { unlisted_bytes: 300 * MIB, ..by_pss(0) };
+    measurements.end(measurement, 600 * MIB, limit(), 900 * MS).unwrap();
+    let again_ns = (RUNNING_PATIENCE_MS + 1_000) * MS;
+    assert!(!measurements.may_kill(ACCOUNT, sum(600), limit(), again_ns));
+}
+
+#[test]
 fn a_wait_ends_with_a_measurement_within_the_limit() {
     let mut measurements = Measurements::default();
     let sum = Sum { summed_bytes: 600 * MIB, unconfirmed_bytes: 300 * MIB, correction_bytes: 0 };

@@ -133,6 +133,26 @@ fn each_situation_has_its_victims() {
 }
 
 #[test]
+fn memory_that_all_sessions_of_a_database_share_selects_none_of_them() {
+    let session = |pid, mib, shared_mib: u64| {
+        let shared_bytes = shared_mib * MIB;
+        Process { shared_bytes, ..of_group(100, process(pid, 100, mib, 0)) }
+    };
+    let mut growth = Growth::default();
+    let mut look = |at_s: u64, sorts_mib, shared_mib| {
+        let mut all: Vec<Process> =
+            (1..=8).map(|n| session(100 + n, 10 + shared_mib, shared_mib)).collect();
+        all.push(session(200, sorts_mib + shared_mib / 2, shared_mib / 2));
+        growth.look(&mut all, at_s * 1_000_000_000);
+        choose_among(&all, 1)
+    };
+    look(0, 10, 100);
+    let choice = look(3, 100, 900);
+    assert_eq!(dead(&choice), [200], "{}", choice.cause);
+    assert_eq!(choice.victim.grown_bytes, 90 * MIB);
+}
+
+#[test]
 fn an_interactive_shell_outlives_the_fork_bomb_that_was_typed_into_it() {
     let mut all = vec![shell(50)];
     all.extend((0..60).map(|n| of_group(100, process(100 + n, 1, 1, 1))));

@@ -25,6 +25,17 @@ static __always_inline bool is_left_alone(void)
 	return (s64)(bpf_ktime_get_ns() - beat_ns) > SILENCE_NS;
 }
 
+/*
+ * A soft crossing lasts this long at least: at each of them the daemon looks at all processes, and a program can cross the
+ * soft limit a thousand times in a second.
+ */
+#define NEAR_NS (100LL * 1000 * 1000)
+
+static __always_inline bool is_recent_crossing(struct slot *slot)
+{
+	return (s64)(bpf_ktime_get_ns() - LOAD(slot->near_ns)) < NEAR_NS;
+}
+
 /* From now on mms whose events changed nothing are looked up again. */
 static __always_inline void count_change(void)
 {
@@ -326,12 +337,13 @@ __noinline int settle(struct slot *slot, struct cause *cause, s64 delta)
 		if (LOAD(slot->zone) == ZONE_FAR &&
 		    __sync_val_compare_and_swap(&slot->zone, ZONE_FAR, ZONE_NEAR) == ZONE_FAR) {
 			count_change();
+			slot->near_ns = bpf_ktime_get_ns();
 			__sync_fetch_and_add(&slot->soft_crossings, 1);
 			if (!report_event(slot, EVENT_SOFT_CROSSED, live, NULL, false))
 				slot->zone = ZONE_FAR;
 		}
 	} else if (live < (s64)LOAD(slot->clear_pages)) {
-		if (LOAD(slot->zone) == ZONE_NEAR &&
+		if (LOAD(slot->zone) == ZONE_NEAR && !is_recent_crossing(slot) &&
 		    __sync_val_compare_and_swap(&slot->zone, ZONE_NEAR, ZONE_FAR) == ZONE_NEAR) {
 			slot->reported = 0;
 			report_event(slot, EVENT_SOFT_CLEARED, live, NULL, false);

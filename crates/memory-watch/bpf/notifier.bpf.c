@@ -48,35 +48,32 @@ static __always_inline void note_unchanged(struct unchanged *last, u64 mm, u64 c
 	last->batched[member] = batched;
 }
 
-SEC("tp_btf/rss_stat")
-int BPF_PROG(on_rss_stat, struct mm_struct *mm, int changed)
+/* The current task changed its own address space, and did not borrow it. */
+static __always_inline bool is_own(struct mm_struct *mm)
 {
 	struct task_struct *current = bpf_get_current_task_btf();
-	struct cause cause = { .mm = (u64)mm, .may_kill = true };
+
+	return (u64)current->mm == (u64)mm && !(current->flags & PF_KTHREAD);
+}
+
+/*
+ * Updates the account of an mm. Not inlined, so that an event that changes nothing does not initialize the variables.
+ * `changes` was read before `batched` and everything else that it invalidates.
+ */
+static __noinline int update(struct mm_struct *mm, u32 member, s64 batched, u64 changes)
+{
+	struct task_struct *current = bpf_get_current_task_btf();
+	struct cause cause = { .mm = (u64)mm, .own = is_own(mm), .may_kill = true };
 	struct account *account;
 	struct slot *slot;
 	struct payer payer = {};
-	u32 member = changed, zero = 0;
 	struct unchanged *last;
-	s64 batched, delta;
-	struct scan *scan;
-	u64 changes;
+	u32 zero = 0;
+	s64 delta;
 	bool owned;
 
-	if (member >= MM_MEMBERS)
-		return 0;
-	/* Redundant bound, in a form that clang keeps and the verifier understands. */
-	barrier_var(member);
-	member &= MM_MEMBERS - 1;
-	cause.own = (u64)current->mm == cause.mm && !(current->flags & PF_KTHREAD);
-	scan = bpf_map_lookup_elem(&scans, &zero);
 	last = bpf_map_lookup_elem(&unchanged, &zero);
-	if (!scan || !last)
-		return 0;
-	/* Before anything that it invalidates is read. */
-	changes = LOAD(scan->changes);
-	batched = batched_count(mm, member);
-	if (cause.own && is_unchanged(last, cause.mm, changes, member, batched))
+	if (!last)
 		return 0;
 	owned = find_payer(mm, &payer);
 	if (!owned && cause.own) {
@@ -131,6 +128,31 @@ int BPF_PROG(on_rss_stat, struct mm_struct *mm, int changed)
 	    is_empty(mm, slot->counted))
 		forget(account, cause.mm);
 	return 0;
+}
+
+SEC("tp_btf/rss_stat")
+int BPF_PROG(on_rss_stat, struct mm_struct *mm, int changed)
+{
+	u32 member = changed, zero = 0;
+	struct unchanged *last;
+	struct scan *scan;
+	s64 batched;
+	u64 changes;
+
+	if (member >= MM_MEMBERS)
+		return 0;
+	/* Redundant bound, in a form that clang keeps and the verifier understands. */
+	barrier_var(member);
+	member &= MM_MEMBERS - 1;
+	scan = bpf_map_lookup_elem(&scans, &zero);
+	last = bpf_map_lookup_elem(&unchanged, &zero);
+	if (!scan || !last)
+		return 0;
+	changes = LOAD(scan->changes);
+	batched = batched_count(mm, member);
+	if (is_unchanged(last, (u64)mm, changes, member, batched) && is_own(mm))
+		return 0;
+	return update(mm, member, batched, changes);
 }
 
 /*

@@ -64,7 +64,8 @@ struct slot {
 	u64 kills;
 	u64 lost;
 	s64 unconfirmed; /* part of pages that other address spaces may share; not measured yet */
-	u64 unused_tail[2]; /* slots are aligned to cache lines, and sixteen fill a page */
+	u64 near_ns; /* time of the last soft crossing */
+	u64 unused_tail; /* slots are aligned to cache lines, and sixteen fill a page */
 };
 
 enum { EVENT_SOFT_CROSSED = 1, EVENT_SOFT_CLEARED = 2, EVENT_HARD_CROSSED = 3 };

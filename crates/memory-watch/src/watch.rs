@@ -275,6 +275,8 @@ pub struct UnlistedSpace {
     pub mm_id: u64,
     /// Pages of the kinds that its account counts.
     pub pages: u64,
+    /// The part of `pages` that is shared memory.
+    pub shmem_pages: u64,
     /// Whether it has users.
     pub state: SpaceState,
 }

@@ -14,6 +14,8 @@ use support::{FAR_AWAY, Hog, MIB, confirm, eventually, fault_batch, notifier};
 /// Command of a hog that is to exceed a limit of 64 MiB: allocates enough to, and no dangerous
 /// amount if it is not killed.
 const TOO_MUCH: &str = "touch 40000";
+/// Minimum duration of a soft crossing.
+const CROSSING: Duration = Duration::from_millis(100);
 const LIMIT: SlotLimit = SlotLimit { soft_pages: 48 * MIB, hard_pages: 64 * MIB };
 
 /// Waits for an event that `choose` accepts; other events are dropped.
@@ -93,6 +95,7 @@ fn the_soft_limit_is_reported_once_until_usage_has_clearly_fallen() {
     assert!(at > 0);
     hog.execute("touch 1000");
     assert_eq!(all_events(&mut notifier), [], "once is enough");
+    std::thread::sleep(CROSSING);
     hog.execute("free");
     wait_for(&mut notifier, "the all-clear", |event| {
         matches!(event, Event::SoftCleared { account, .. } if *account == uid.into()).then_some(())
@@ -103,6 +106,23 @@ fn the_soft_limit_is_reported_once_until_usage_has_clearly_fallen() {
     });
     assert_eq!(notifier.usage(uid.into()).unwrap().soft_crossings, 2);
     assert!(hog.is_alive());
+}
+
+#[test]
+fn an_oscillation_around_the_soft_limit_is_not_reported_each_time() {
+    let uid = Uid(61_120);
+    let Some(mut notifier) = notifier() else { return };
+    let limit = SlotLimit { soft_pages: 16 * MIB, hard_pages: FAR_AWAY };
+    notifier.set_limit(uid.into(), limit).unwrap();
+    let mut hog = Hog::start(uid);
+    let begun = Instant::now();
+    for _ in 0..100 {
+        hog.execute("touch 5000");
+        hog.execute("free");
+    }
+    let most = begun.elapsed().div_duration_f64(CROSSING) as u64 + 1;
+    let crossings = notifier.usage(uid.into()).unwrap().soft_crossings;
+    assert!((1..=most).contains(&crossings), "{crossings} of at most {most}");
 }
 
 #[test]

@@ -10,7 +10,6 @@ use crate::identity::read_proc;
 /// Size of the buffer for `/proc/<pid>/status`: 1.5 KiB, and longer only with hundreds of groups;
 /// their line comes before those that are read here.
 const STATUS: usize = 8192;
-const PAGE_BYTES: u64 = 4096;
 
 /// Memory of a process by kind, bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,7 +56,7 @@ impl Holdings {
         let mut fields =
             statm.split_ascii_whitespace().map_while(|field| field.parse::<u64>().ok());
         let (size, resident, shared) = (fields.next()?, fields.next()?, fields.next()?);
-        (size > 0).then(|| resident.saturating_sub(shared) * PAGE_BYTES)
+        (size > 0).then(|| resident.saturating_sub(shared) * rustix::param::page_size() as u64)
     }
 
     fn parse(status: &str) -> Option<Self> {

@@ -25,12 +25,12 @@ use super::accounts::Accounts;
 use super::cgroup_limits::{CgroupLimits, Listing};
 use super::default_limits::DefaultLimits;
 use super::executor::Executor;
-use super::inherited_limits::{self, SavedLimit};
 use super::kill_plan::{Decision, KillPlan, Purpose, Unarmed};
 use super::kill_record::{no_victim_record, observed_record};
 use super::process_snapshot::ProcessSnapshot;
 use super::relief::Relief;
-use super::saved_kills::{SavedKills, TakenOverKills};
+use super::saved_kills::TakenOverKills;
+use super::saved_state::TakenOver;
 use super::scan_timer::{ScanTimer, Urgency};
 use super::shared_state::SharedState;
 use super::system_monitor::{SystemLook, SystemMonitor};
@@ -82,15 +82,6 @@ pub struct OomManagerBuilder {
     cgroup_root: Option<PathBuf>,
     after_exit: AfterExit,
     taken_over: TakenOver,
-}
-
-/// What the program before this one has passed.
-#[derive(Default)]
-pub struct TakenOver {
-    /// Kills in flight.
-    pub kills: TakenOverKills,
-    /// Limits that were set at runtime.
-    pub limits: Vec<SavedLimit>,
 }
 
 impl OomManagerBuilder {
@@ -184,7 +175,7 @@ pub struct OomManager {
     /// Buffer of events, kept to avoid allocations.
     events: Vec<Event>,
     /// Limits that the program before this one has passed.
-    passed_limits: Vec<Inherited>,
+    pub(super) passed_limits: Vec<Inherited>,
 }
 
 impl OomManager {
@@ -202,43 +193,6 @@ impl OomManager {
             after_exit: AfterExit::default(),
             taken_over: TakenOver::default(),
         }
-    }
-
-    /// Kills in flight and limits, for the program that continues with them.
-    pub fn save(&self) -> (SavedKills, Vec<SavedLimit>) {
-        let kills = SavedKills { kills: self.state.kills.clone(), victims: self.executor.save() };
-        (kills, inherited_limits::save(self))
-    }
-
-    /// Why another program cannot take the place of this one yet.
-    pub fn unfinished(&self) -> Option<&'static str> {
-        self.records.unfinished().or_else(|| self.backstop.unfinished())
-    }
-
-    /// Limits of the daemon or program before this one: those that the watch has found, and those
-    /// that it could not know.
-    pub(super) fn inherited(&self) -> Vec<Inherited> {
-        let mut inherited = self.accounts().watch().inherited();
-        let found: BTreeSet<AccountId> = inherited.iter().map(|it| it.account).collect();
-        let passed = self.passed_limits.iter().filter(|it| !found.contains(&it.account));
-        inherited.extend(passed);
-        inherited
-    }
-
-    /// Takes the latches of accounts that await a kill of the program before this one, unless they
-    /// are taken in the kernel already; and counts the victims' memory as available.
-    pub(super) fn continue_kills(&mut self) {
-        let SharedState { accounts, kills, .. } = &mut self.state;
-        for (account, victim) in kills.latched() {
-            if accounts.ledger().account(account).is_some()
-                && accounts.latch(account) == Latch::Free
-                && let Err(error) = accounts.watch_mut().take_latch(account, victim)
-            {
-                tracing::warn!(%account, "the notifier does not know of the victim: {error}");
-            }
-        }
-        let bytes = kills.all().iter().map(|kill| kill.bytes).fold(0, u64::saturating_add);
-        self.system_monitor.credit(bytes);
     }
 
     /// The accounts of users and groups.
@@ -805,9 +759,12 @@ impl OomManager {
                 self.state.usage.follow(account);
             }
             self.free_orphaned_latch(account);
-            if phase == Some(Phase::Broken) {
-                self.enforce_limit(account, Alert::by(Trigger::Timer));
-            } else {
+            let enforced = match phase {
+                Some(Phase::Broken) => self.enforce_limit(account, Alert::by(Trigger::Timer)),
+                _ => None,
+            };
+            // While a kill waits for a measurement, the processes change as well.
+            if enforced.is_none() {
                 self.rearm(account);
             }
         }

@@ -28,7 +28,8 @@
 //! Around the manager:
 //! * [`reconfigure`]: applies a configuration; [`inherited_limits`](self::inherited_limits),
 //!   [`origin`](self::origin): limits left by an earlier daemon;
-//! * [`saved_kills`]: kills in flight that the program of another version continues with;
+//! * [`saved_state`](self::saved_state), [`saved_kills`]: what the program of another version
+//!   continues with;
 //! * [`control`]: replies to control requests.
 
 pub mod accounts;
@@ -51,6 +52,7 @@ pub mod reconfigure;
 mod relief;
 mod rule_preferences;
 pub mod saved_kills;
+mod saved_state;
 mod scan_timer;
 mod shared_state;
 mod system_monitor;
@@ -62,6 +64,7 @@ mod user_preferences;
 
 pub use accounts::Accounts;
 pub use inherited_limits::SavedLimit;
-pub use manager::{AfterExit, ChangeError, OomManager, OomManagerBuilder, TakenOver};
+pub use manager::{AfterExit, ChangeError, OomManager, OomManagerBuilder};
 pub use reconfigure::Reconfigured;
 pub use saved_kills::SavedKills;
+pub use saved_state::TakenOver;

@@ -15,6 +15,7 @@ use super::charge::{self, Size};
 use super::held_memory::HeldMemoryReports;
 use super::rule_preferences::RulePreferences;
 use super::user_preferences::{Sharing, UserPreferences};
+use crate::usage::machine_shmem_bytes;
 
 /// Preallocated capacity, processes: a scan should not have to allocate when memory is short.
 const PROCESSES: usize = 8192;
@@ -90,6 +91,7 @@ impl ProcessSnapshot {
         let convert = |sample: &ProcessSample| convert(accounts, kills, &self.held_memory, sample);
         self.processes.extend(self.samples.iter().map(convert));
         self.count_unmapped(accounts.page_bytes());
+        self.discount_shared(accounts);
         let now_ns = monotonic_ns();
         self.rules.apply(&mut self.processes, now_ns);
         self.growth.look(&mut self.processes, now_ns);
@@ -102,6 +104,36 @@ impl ProcessSnapshot {
             let open_bytes = self.open_files.get(&process.id).copied().unwrap_or(0);
             let files_bytes = open_bytes.saturating_sub(sample.shmem_pages * page_bytes);
             process.unmapped_bytes = sample.page_table_bytes + files_bytes;
+        }
+    }
+
+    /// Counts shared memory once, divided among the processes of an account, if it alone exceeds
+    /// the limit when each process counts: the end of one session of a database frees nothing of
+    /// what all sessions share.
+    fn discount_shared(&mut self, accounts: &Accounts) {
+        let page_bytes = accounts.page_bytes();
+        let shmem_bytes = |sample: &ProcessSample| sample.shmem_pages * page_bytes;
+        let mut sums: BTreeMap<AccountId, u64> = BTreeMap::new();
+        for (process, sample) in self.processes.iter().zip(&self.samples) {
+            if sample.shmem_pages > 0 {
+                *sums.entry(process.account).or_default() += shmem_bytes(sample);
+            }
+        }
+        let is_exceeded = |account: &AccountId, bytes: u64| {
+            let limit = accounts.ledger().account(*account).map(|account| account.limit());
+            limit.is_some_and(|limit| limit.count().shmem && bytes > limit.hard_bytes())
+        };
+        sums.retain(|account, bytes| is_exceeded(account, *bytes));
+        if sums.is_empty() {
+            return;
+        }
+        let machine_bytes = machine_shmem_bytes();
+        for (process, sample) in self.processes.iter_mut().zip(&self.samples) {
+            if let Some(sum_bytes) = sums.get(&process.account) {
+                let others_bytes = sum_bytes.saturating_sub(machine_bytes);
+                let shared = u128::from(shmem_bytes(sample)) * u128::from(others_bytes);
+                process.shared_bytes = (shared / u128::from(*sum_bytes)) as u64;
+            }
         }
     }
 
@@ -149,6 +181,7 @@ impl ProcessSnapshot {
         for (process, sample) in self.processes.iter_mut().zip(&self.samples) {
             let Size { rss_bytes, swap_bytes } = self.held_memory.size(count, sample, page_bytes);
             (process.rss_bytes, process.swap_bytes) = (rss_bytes, swap_bytes);
+            process.shared_bytes = 0;
             process.grown_bytes = process.grown_bytes.min(process.charged_bytes());
         }
     }

@@ -207,7 +207,7 @@ impl UsageMonitor {
             let members = members.remove(&order.account).unwrap_or_default();
             let pids = pids.remove(&order.account).unwrap_or_default();
             let held = held.remove(&order.account).unwrap_or_default();
-            let unlisted = self.used_unlisted(order, accounts, snapshot);
+            let unlisted = self.unlisted(order, accounts, snapshot);
             let count = limit.count();
             let request = Request { order, count, members, files, held, unlisted, pids };
             let Some(worker) = &self.worker else { return };
@@ -219,7 +219,7 @@ impl UsageMonitor {
     }
 
     /// The memory of address spaces without a process, if a kill depends on it.
-    fn used_unlisted(
+    fn unlisted(
         &mut self,
         order: Order,
         accounts: &Accounts,
@@ -234,9 +234,13 @@ impl UsageMonitor {
             tracing::warn!(%account, "cannot list address spaces: {error}; they count as freed");
             Vec::new()
         });
-        let used = self.unlisted_spaces.replace(account, &spaces, monotonic_ns());
+        let pages = self.unlisted_spaces.replace(account, &spaces, monotonic_ns());
         let page_bytes = accounts.page_bytes();
-        Unlisted { kept_bytes: used.kept * page_bytes, recent_bytes: used.recent * page_bytes }
+        Unlisted {
+            kept_bytes: pages.kept * page_bytes,
+            recent_bytes: pages.recent * page_bytes,
+            shmem_bytes: pages.shmem * page_bytes,
+        }
     }
 
     /// Corrects the accounts whose measurements have ended, and returns them.

@@ -1,15 +1,18 @@
 //! A measurement of one account.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::Arc;
 
 use headroom_linux::clock::monotonic_ns;
+use machine_memory::Meminfo;
 use memory_ledger::measurement::READ_MS;
 use memory_ledger::{
     AccountId, ControllerUse, Count, Effort, Measurement, Order, ProcessId, Uid, UsageSource,
 };
 use memory_watch::process::{FileId, FileRange, HeldFile, Proc, SmapsRollup, TmpfsDevices};
 
+use super::bound::{Bound, Parts};
 use super::bounded::{Answer, BATCH, BoundedReader, Question, thread_cpu_ns};
 use super::controller::{self, Controller};
 use super::mapped_files::MappedFiles;
@@ -37,9 +40,10 @@ pub struct Member {
 }
 
 impl Member {
-    /// Memory charged for the address space besides shared memory, bytes.
-    fn other_bytes(&self) -> u64 {
-        self.charged_bytes - self.shmem_bytes
+    /// Memory charged for the address space.
+    fn charged(&self) -> Parts {
+        let shmem_bytes = self.shmem_bytes;
+        Parts { shmem_bytes, other_bytes: self.charged_bytes - shmem_bytes }
     }
 }
 
@@ -52,14 +56,15 @@ pub struct Held {
     pub bytes: u64,
 }
 
-/// Memory of address spaces that no process has, as far as a fork in progress or a system call of
-/// another process uses them.
+/// Memory of address spaces that no process has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unlisted {
-    /// Those that are used for so long that it is no fork, bytes.
+    /// Those that a system call of another process uses, for so long that it is no fork, bytes.
     pub kept_bytes: u64,
-    /// The others, bytes.
+    /// Others that a fork in progress or a system call uses, bytes.
     pub recent_bytes: u64,
+    /// Shared memory of all but those of `kept_bytes`, bytes.
+    pub shmem_bytes: u64,
 }
 
 /// Whether to search for tmpfs files and memfds that are held open.
@@ -105,48 +110,9 @@ pub(super) struct Measurer {
 /// The reading of a process.
 #[derive(Clone, Copy, Debug)]
 struct Share {
-    /// The part of its shared memory that belongs to other sharers, bytes.
-    shmem_bytes: u64,
-    /// The part of its other memory that belongs to other sharers, bytes.
-    other_bytes: u64,
+    /// The part of its memory that belongs to other sharers.
+    of_others: Parts,
     read_at_ns: u64,
-}
-
-/// An upper bound of an account's actual usage.
-#[derive(Clone, Copy, Debug)]
-struct Bound {
-    /// The mapped shared memory of all processes, less what other sharers have of it as far as
-    /// processes were read, bytes.
-    shmem_bytes: u64,
-    /// The mapped parts of all files, bytes.
-    files_bytes: u64,
-    /// All other memory, bytes.
-    other_bytes: u64,
-    /// Part of the others that belongs to processes which the budget excluded, bytes.
-    unread_bytes: u64,
-    /// Memory of processes that have exited since they were listed, in none of the others, bytes.
-    exited_bytes: u64,
-}
-
-impl Bound {
-    fn bytes(&self) -> u64 {
-        self.other_bytes + self.shmem_bytes.min(self.files_bytes)
-    }
-
-    /// Takes off what other sharers have of a process's memory. The charge may have changed since
-    /// the process was read, so it caps the shared part.
-    fn take_off(&mut self, share: Share, member: &Member) {
-        self.shmem_bytes -= share.shmem_bytes.min(member.shmem_bytes);
-        let shared_bytes = share.other_bytes.min(member.other_bytes());
-        self.other_bytes = self.other_bytes.saturating_sub(shared_bytes);
-    }
-
-    /// Takes off the memory of a process that has exited: it is being freed.
-    fn exit(&mut self, member: &Member) {
-        self.shmem_bytes -= member.shmem_bytes;
-        self.other_bytes = self.other_bytes.saturating_sub(member.other_bytes());
-        self.exited_bytes += member.charged_bytes;
-    }
 }
 
 impl Measurer {
@@ -186,20 +152,16 @@ impl Measurer {
             }
             None => {
                 self.controller.forget(account);
-                let listed: u64 = request.members.iter().map(|member| member.charged_bytes).sum();
                 let summed_bytes = request.order.summed_bytes;
-                let Unlisted { kept_bytes, recent_bytes } = request.unlisted;
+                let recent_bytes = request.unlisted.recent_bytes;
                 let bound = self.bound(request);
-                let difference_bytes =
-                    (bound.bytes() + bound.exited_bytes) as i64 - summed_bytes as i64;
-                let unlisted_bytes = summed_bytes.saturating_sub(listed + kept_bytes)
-                    + bound.exited_bytes
-                    + bound.unread_bytes;
+                let unlisted_bytes = bound.unconfirmed_bytes();
+                let used_bytes = recent_bytes + bound.unanswered_bytes();
                 Measurement {
                     account,
-                    difference_bytes,
+                    difference_bytes: bound.bytes() as i64 - summed_bytes as i64,
                     unlisted_bytes,
-                    used_unlisted_bytes: recent_bytes.min(unlisted_bytes),
+                    used_unlisted_bytes: used_bytes.min(unlisted_bytes),
                     source: UsageSource::Pss,
                     cost_ns: 0,
                 }
@@ -233,7 +195,7 @@ impl Measurer {
     /// The memory of the account's processes, each page divided by its sharers as far as that is
     /// needed.
     fn bound(&mut self, request: Request) -> Bound {
-        let Request { order, count, mut members, files, held, .. } = request;
+        let Request { order, count, mut members, files, held, unlisted, .. } = request;
         let account = order.account;
         self.devices.forget_mounts();
         let open_files = match files {
@@ -248,13 +210,13 @@ impl Measurer {
         };
         let held_bytes = open_bytes + self.held_bytes(&held, count, &members);
         let tables_bytes: u64 = members.iter().map(|member| member.page_table_bytes).sum();
-        let shmem_bytes: u64 = members.iter().map(|member| member.shmem_bytes).sum();
-        let private_bytes = order.summed_bytes.saturating_sub(shmem_bytes);
-        let other_bytes = private_bytes + held_bytes + tables_bytes;
-        let (files_bytes, unread_bytes, exited_bytes) = (u64::MAX, 0, 0);
-        let mut bound = Bound { shmem_bytes, files_bytes, other_bytes, unread_bytes, exited_bytes };
+        let mut bound = charged_bound(order.summed_bytes, &members, unlisted);
+        bound.add(held_bytes + tables_bytes);
         if bound.bytes() > order.enough_bytes {
             self.read_files(&order, &mut members, &mut bound);
+        }
+        if bound.bytes() > order.enough_bytes && bound.shmem_bytes() > order.tolerated_bytes {
+            bound.bound_by_machine(machine_shmem_bytes());
         }
         if bound.bytes() > order.enough_bytes {
             self.read_members(&order, count, &mut members, &mut bound);
@@ -294,11 +256,11 @@ impl Measurer {
                 left -= member.shmem_bytes;
             }
         }
-        bound.files_bytes = files.bytes();
+        bound.bound_by_files(files.bytes());
         members.retain(|member| {
             let has_exited = exited.contains(&member.id);
             if has_exited {
-                bound.exit(member);
+                bound.exit(member.charged());
             }
             !has_exited
         });
@@ -352,21 +314,24 @@ impl Measurer {
                 let share = match answers.next() {
                     Some(Some(Answer::Rollup(rollup))) => member_share(member, &rollup, count),
                     Some(Some(Answer::Exited)) => {
-                        bound.exit(member);
+                        bound.exit(member.charged());
                         None
                     }
-                    Some(_) => None,
+                    Some(_) => {
+                        bound.on_no_answer(member.charged());
+                        None
+                    }
                     None => {
                         let excluded = known.is_none() && left > order.tolerated_bytes;
                         if excluded && order.effort == Effort::Some {
-                            bound.unread_bytes += member.charged_bytes;
+                            bound.exclude(member.charged());
                         }
                         known
                     }
                 };
                 left -= member.charged_bytes;
                 if let Some(share) = share {
-                    bound.take_off(share, member);
+                    bound.take_off(share.of_others, member.charged());
                     now.insert(member.id, share);
                 }
             }
@@ -438,15 +403,40 @@ impl Measurer {
     }
 }
 
+/// The account's memory as charged, each page once for each process.
+fn charged_bound(summed_bytes: u64, members: &[Member], unlisted: Unlisted) -> Bound {
+    let charged_bytes: u64 = members.iter().map(|member| member.charged_bytes).sum();
+    let shmem_bytes: u64 = members.iter().map(|member| member.shmem_bytes).sum();
+    let unlisted_bytes = summed_bytes.saturating_sub(charged_bytes + unlisted.kept_bytes);
+    let unlisted_shmem_bytes = unlisted.shmem_bytes.min(unlisted_bytes);
+    let listed = Parts {
+        shmem_bytes,
+        other_bytes: summed_bytes.saturating_sub(shmem_bytes + unlisted_bytes),
+    };
+    let unlisted = Parts {
+        shmem_bytes: unlisted_shmem_bytes,
+        other_bytes: unlisted_bytes - unlisted_shmem_bytes,
+    };
+    Bound::new(listed, unlisted)
+}
+
+/// The machine's shared memory, each page once, bytes. The kernel adds up what the CPUs have
+/// allocated, except for less than half a MiB of each.
+pub(crate) fn machine_shmem_bytes() -> u64 {
+    let read = Meminfo::read(Path::new("/proc"));
+    read.ok().and_then(|info| info.shmem).unwrap_or(u64::MAX)
+}
+
 /// The parts of a process's memory that belong to other sharers. `None`: as [`share`].
 fn member_share(member: &Member, rollup: &SmapsRollup, count: Count) -> Option<Share> {
     let own_shmem = if count.shmem { rollup.pss_shmem_bytes? } else { 0 };
     let own_other = share(rollup, Count { shmem: false, ..count })?;
-    Some(Share {
-        shmem_bytes: member.shmem_bytes.saturating_sub(own_shmem),
-        other_bytes: member.other_bytes().saturating_sub(own_other),
-        read_at_ns: monotonic_ns(),
-    })
+    let Parts { shmem_bytes, other_bytes } = member.charged();
+    let of_others = Parts {
+        shmem_bytes: shmem_bytes.saturating_sub(own_shmem),
+        other_bytes: other_bytes.saturating_sub(own_other),
+    };
+    Some(Share { of_others, read_at_ns: monotonic_ns() })
 }
 
 /// The memory of a process of the kinds that count, shared pages divided by their sharers, bytes.

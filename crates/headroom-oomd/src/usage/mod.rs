@@ -8,6 +8,7 @@
 //! cgroups. The thread also detects growth that no account shows, and searches for memory files
 //! that processes hold open ([`open_files`]) when the system is short of memory.
 
+mod bound;
 mod bounded;
 mod controller;
 mod mapped_files;
@@ -16,6 +17,7 @@ mod open_files;
 mod slice;
 mod worker;
 
+pub(crate) use measure::machine_shmem_bytes;
 pub use measure::{Files, Held, Member, Request, Unlisted};
 pub use open_files::Holder;
 pub use worker::UsageWorker;

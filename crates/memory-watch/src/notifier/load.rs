@@ -29,6 +29,7 @@ pub fn fingerprint() -> u64 {
 /// with the capacity that they have, and new ones are pinned.
 pub fn notifier(pins: Option<&Pins>, capacity: Capacity) -> Result<Object, NotifierError> {
     listen_to_libbpf();
+    require_atomics()?;
     let cpus = cpu_count()?;
     let mut open = ObjectBuilder::default()
         .name("headroom")
@@ -79,6 +80,27 @@ fn set_capacity(object: &mut OpenObject, capacity: Capacity) -> Result<(), Notif
         map.set_max_entries(entries).map_err(|e| explain("set the size of a map", e))?;
     }
     Ok(())
+}
+
+/// Checks the kernel's version, since the verifier's message does not name what is missing.
+fn require_atomics() -> Result<(), NotifierError> {
+    /// First kernel with atomic BPF instructions that return the old value.
+    const FIRST: (u32, u32) = (5, 12);
+    let uname = rustix::system::uname();
+    let release = uname.release().to_string_lossy();
+    match version(&release) {
+        Some(version) if version < FIRST => Err(NotifierError::Unsupported(format!(
+            "atomic BPF instructions need Linux {}.{}, and this is {release}",
+            FIRST.0, FIRST.1
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// The first two numbers of a kernel release.
+fn version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
 /// One more than the highest possible CPU number of this machine.
@@ -175,5 +197,13 @@ mod tests {
             assert_eq!(highest(list), Some(last), "{list}");
         }
         assert_eq!(["", "\n", "0-", "x"].map(highest), [None; 4]);
+    }
+
+    #[test]
+    fn versions_of_kernels_are_ordered_by_number() {
+        assert_eq!(version("5.10.0-32-amd64"), Some((5, 10)));
+        assert!(version("5.9.1") < version("5.10.0-32-amd64"));
+        assert_eq!(version("7.2-rc1"), Some((7, 2)));
+        assert_eq!(version("strange"), None);
     }
 }

@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 
 use headroom_linux::clock::monotonic_ns;
 use libbpf_rs::{Link, Map, MapCore, Object, RingBuffer, RingBufferBuilder};
-use memory_ledger::{AccountId, ProcessId};
+use memory_ledger::{AccountId, Count, ProcessId};
 use zerocopy::FromBytes;
 
 use self::accounts::Strays;
@@ -455,9 +455,13 @@ impl Watch for Notifier {
             return Ok(Vec::new());
         }
         let used = scan::used_spaces(&self.object, &accounts, &mut self.buffer.borrow_mut())?;
+        let counts = slot.counts();
+        let shmem = Count { anon: false, swap: false, file: false, ..counts };
+        let pages = |account: &Account, count| u64::try_from(account.charged(count)).unwrap_or(0);
         let convert = |(mm_id, account): (u64, Account)| UnlistedSpace {
             mm_id,
-            pages: u64::try_from(account.charged(slot.counts())).unwrap_or(0),
+            pages: pages(&account, counts),
+            shmem_pages: pages(&account, shmem),
             state: if used.contains(&mm_id) { SpaceState::Used } else { SpaceState::Freed },
         };
         Ok(spaces.into_iter().map(convert).collect())

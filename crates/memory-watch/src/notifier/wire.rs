@@ -127,7 +127,8 @@ pub struct Slot {
     pub kills: AtomicU64,
     pub lost: AtomicU64,
     pub unconfirmed: AtomicI64,
-    pub unused_tail: [u64; 2],
+    pub near_ns: AtomicU64,
+    pub unused_tail: u64,
 }
 
 impl Slot {
