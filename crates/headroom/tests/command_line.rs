@@ -423,6 +423,25 @@ fn reserve_has_the_exit_codes_of_a_shell() {
 }
 
 #[test]
+fn reserve_refuses_a_program_for_another_machine_than_its_library() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join(control::lease::LEASE_SOCKET_NAME), "").unwrap();
+    let elf_file = |name: &str, class: u8, machine: u8| {
+        let mut header = [0; 64];
+        header[..5].copy_from_slice(&[0x7f, b'E', b'L', b'F', class]);
+        header[18] = machine;
+        let path = dir.path().join(name);
+        std::fs::write(&path, header).unwrap();
+        path
+    };
+    let (library, program) = (elf_file("library.so", 2, 62), elf_file("program", 1, 3));
+    let mut command = headroom(dir.path());
+    let (code, _, stderr) = run(command.args(["reserve", "--library"]).arg(library).arg(program));
+    assert_eq!(code, Some(1), "{stderr}");
+    assert!(stderr.contains("is a 32-bit program for another machine"), "{stderr}");
+}
+
+#[test]
 fn the_variable_names_the_socket_and_the_option_takes_precedence() {
     let dir = tempfile::tempdir().unwrap();
     let _daemon = FakeDaemon::start(dir.path().join("oomd.sock"), fake_oomd);

@@ -12,6 +12,13 @@ mod malloc;
 mod map;
 pub mod ranges;
 
+/// Bytes of the machine's pages.
+pub(crate) fn page_size() -> usize {
+    // SAFETY: takes a number. The C library reads the size where the kernel has passed it at the
+    // start.
+    unsafe { libc::sysconf(libc::_SC_PAGESIZE) as usize }
+}
+
 pub(crate) fn set_errno(errno: libc::c_int) {
     // SAFETY: the C library's own, always valid.
     unsafe { *libc::__errno_location() = errno };

@@ -5,9 +5,7 @@ use std::ptr::null_mut;
 
 use tmalloc::heap;
 
-use crate::set_errno;
-
-const PAGE: usize = 4096;
+use crate::{page_size, set_errno};
 
 #[inline]
 fn or_enomem(block: *mut c_void) -> *mut c_void {
@@ -100,14 +98,14 @@ unsafe extern "C" fn memalign(alignment: usize, size: usize) -> *mut c_void {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn valloc(size: usize) -> *mut c_void {
     // SAFETY: the caller's.
-    unsafe { memalign(PAGE, size) }
+    unsafe { memalign(page_size(), size) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pvalloc(size: usize) -> *mut c_void {
-    match size.checked_next_multiple_of(PAGE) {
+    match size.checked_next_multiple_of(page_size()) {
         // SAFETY: the caller's.
-        Some(size) => unsafe { memalign(PAGE, size) },
+        Some(size) => unsafe { memalign(page_size(), size) },
         None => or_enomem(null_mut()),
     }
 }

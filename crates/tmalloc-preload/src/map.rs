@@ -7,9 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use libc::{MAP_ANONYMOUS, MAP_FAILED, MAP_FIXED, MAP_NORESERVE, PROT_WRITE, off_t, size_t};
 
 use crate::ranges::{Kind, Ranges};
-use crate::set_errno;
-
-const PAGE: usize = 4096;
+use crate::{page_size, set_errno};
 
 /// The ranges and their lock, which can be held across a fork.
 struct Known {
@@ -61,7 +59,7 @@ fn forget(start: usize, bytes: usize) {
 }
 
 fn whole_pages(bytes: usize) -> Option<usize> {
-    bytes.checked_next_multiple_of(PAGE)
+    bytes.checked_next_multiple_of(page_size())
 }
 
 fn fail(errno: c_int) -> *mut c_void {

@@ -79,8 +79,9 @@ unsafe extern "C" fn reserve_addresses(
 
 /// Maps address space that starts at a multiple of `alignment`.
 fn map_aligned(size: usize, alignment: usize) -> *mut c_void {
-    let page = 4096;
-    let spare = alignment.saturating_sub(page);
+    // The kernel's own alignment is its page, which has this size at least.
+    const SMALLEST_PAGE: usize = 4096;
+    let spare = alignment.saturating_sub(SMALLEST_PAGE);
     let Some(whole) = size.checked_add(spare) else { return null_mut() };
     // SAFETY: a fresh mapping, of which the excess is unmapped. By system call: the C functions may
     // be our own, gated ones.
@@ -98,7 +99,7 @@ fn map_aligned(size: usize, alignment: usize) -> *mut c_void {
             return null_mut();
         }
         let start = at as usize;
-        let first = start.next_multiple_of(alignment.max(page));
+        let first = start.next_multiple_of(alignment.max(SMALLEST_PAGE));
         let (before, after) = (first - start, start + whole - (first + size));
         if before > 0 {
             libc::syscall(libc::SYS_munmap, start, before);

@@ -15,6 +15,9 @@
 //! lack of a daemon is logged once on standard error. `HEADROOM_LEASE_SOCKET` sets another socket
 //! than `/run/headroom/lease.sock`; `HEADROOM_TMALLOC=off` switches the gate off.
 
+#[cfg(not(target_pointer_width = "64"))]
+compile_error!("tmalloc is for 64-bit programs only");
+
 mod capi;
 pub mod compat;
 mod gate;

@@ -45,7 +45,7 @@ fn set(globals: &Globals, user: &User, hard: &Amount, soft: Option<&Amount>) -> 
     let soft = soft.map(|soft| soft.of(hard.0)).transpose()?;
     ensure!(
         hard.0 > 0,
-        "a limit of 0 would kill every process; to remove the limit: headroom limit clear"
+        "a limit of 0 would kill every process; to remove the limit: headroom limit clear {user}"
     );
     if let Some(soft) = soft {
         ensure!(soft <= hard, "the soft limit ({soft}) is above the hard limit ({hard})");

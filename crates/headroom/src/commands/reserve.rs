@@ -1,6 +1,6 @@
 //! `headroom reserve`: runs a command whose memory is reserved before it is used.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -9,6 +9,7 @@ use anyhow::{Context, bail, ensure};
 use control::lease::LEASE_SOCKET_NAME;
 
 use crate::arguments::{Globals, Reserve};
+use crate::helpers::elf::{self, ElfKind};
 use crate::helpers::{client, exit_code, output};
 
 /// The library that replaces the C library's malloc.
@@ -28,6 +29,7 @@ pub fn reserve(globals: &Globals, options: &Reserve) -> anyhow::Result<ExitCode>
     ensure!(socket.exists(), client::not_running("headroom-oomd", &socket));
     let (program, arguments) =
         options.command.split_first().context("no command was given; see --help")?;
+    ensure_same_machine(program, &library)?;
     let error = Command::new(program)
         .args(arguments)
         .env(PRELOAD, preload(&library)?)
@@ -35,6 +37,25 @@ pub fn reserve(globals: &Globals, options: &Reserve) -> anyhow::Result<ExitCode>
         .exec();
     output::warn(format_args!("cannot run {}: {error}", program.display()));
     Ok(ExitCode::from(exit_code::of_failed_exec(&error)))
+}
+
+/// The loader would only warn of a library for another machine, and the memory of the program would
+/// not be reserved.
+fn ensure_same_machine(program: &OsStr, library: &Path) -> anyhow::Result<()> {
+    let Some(file) = elf::program_file(program, std::env::var_os("PATH").as_deref()) else {
+        return Ok(());
+    };
+    let (Some(of_program), Some(of_library)) = (ElfKind::of(&file), ElfKind::of(library)) else {
+        return Ok(());
+    };
+    ensure!(
+        of_program == of_library,
+        "{} is a {}-bit program for another machine than {}: memory cannot be reserved for it",
+        file.display(),
+        of_program.bits(),
+        library.display()
+    );
+    Ok(())
 }
 
 /// The value of LD_PRELOAD: this library, then those that are preloaded already.

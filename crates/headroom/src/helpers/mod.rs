@@ -3,6 +3,7 @@
 pub mod client;
 pub mod clock;
 pub mod decision;
+pub mod elf;
 pub mod exit_code;
 pub mod kernel_limits;
 pub mod oom_daemons;

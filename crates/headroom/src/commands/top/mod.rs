@@ -55,6 +55,7 @@ pub fn top(globals: &Globals, arguments: &arguments::Top) -> anyhow::Result<()> 
     let mut view = View::new(first, Look::from_environment());
     let mut screen = Screen::take().context("cannot use this terminal; try --plain")?;
     interact(&collector, &mut view, &mut screen, &signals)
+        .inspect_err(|_| terminal::exit_if_hung_up())
 }
 
 fn interact(
