@@ -455,6 +455,20 @@ impl Peer {
         std::thread::sleep(self.shared.patience.blocks);
     }
 
+    /// Number and arguments of `poll` for the entry at an address.
+    #[cfg(not(target_arch = "aarch64"))]
+    fn poll_call(&self, at: u64, patience_ms: u64) -> (libc::c_long, [u64; 6]) {
+        (libc::SYS_poll, [at, 1, patience_ms, 0, 0, 0])
+    }
+
+    /// Number and arguments of `ppoll` for the entry at an address: arm64 has no `poll`.
+    #[cfg(target_arch = "aarch64")]
+    fn poll_call(&self, at: u64, patience_ms: u64) -> (libc::c_long, [u64; 6]) {
+        let timeout = [patience_ms / 1000, patience_ms % 1000 * 1_000_000];
+        let timeout = self.arena().place(timeout.as_bytes());
+        (libc::SYS_ppoll, [at, 1, timeout, 0, 0, 0])
+    }
+
     /// `poll` for input, without waiting or up to `patience_ms`.
     pub fn poll(&self, patience_ms: u64) -> Outcome {
         #[derive(IntoBytes, Immutable)]
@@ -462,7 +476,8 @@ impl Peer {
         struct Entry(i32, i16, i16);
         let events = libc::POLLIN | libc::POLLOUT;
         let at = self.arena().place(Entry(self.fd(), events, 0).as_bytes());
-        let result = self.call(libc::SYS_poll, [at, 1, patience_ms, 0, 0, 0])?;
+        let (number, arguments) = self.poll_call(at, patience_ms);
+        let result = self.call(number, arguments)?;
         let after = self.arena().get(at, 8).unwrap_or_default();
         let events = i16::from_ne_bytes([after[6], after[7]]);
         self.log(match result {
@@ -480,8 +495,8 @@ impl Peer {
         entry[4..6].copy_from_slice(&libc::POLLIN.to_ne_bytes());
         let at = self.arena().place(&entry);
         let patience = self.shared.patience.hangs.as_millis() as u64;
-        let arguments = [at, 1, patience, 0, 0, 0];
-        self.process.order(self.thread, Order::Call(libc::SYS_poll, arguments))?;
+        let (number, arguments) = self.poll_call(at, patience);
+        self.process.order(self.thread, Order::Call(number, arguments))?;
         if self.wait(self.shared.patience.blocks)?.is_some() {
             return Err(Stop(format!("{}'s poll does not wait", self.label)));
         }

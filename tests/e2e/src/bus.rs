@@ -300,17 +300,20 @@ impl Bus {
     /// Pid of the daemon's guardian process, if there is one; waits for it, as it sets its name
     /// after its fork.
     pub fn guardian(&self) -> Option<u32> {
+        wait::until(wait::PATIENCE, || self.guardian_now())
+    }
+
+    /// As [`guardian`](Self::guardian), without a wait.
+    pub fn guardian_now(&self) -> Option<u32> {
         let is_guardian = |pid: &u32| {
             let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
             let name = stat.contains("(binder-guardian)");
             name && stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(1))
                 == Some(&self.pid().to_string())
         };
-        wait::until(wait::PATIENCE, || {
-            let entries = fs::read_dir("/proc").ok()?.flatten();
-            let mut pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-            pids.find(is_guardian)
-        })
+        let entries = fs::read_dir("/proc").ok()?.flatten();
+        let mut pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        pids.find(is_guardian)
     }
 
     /// Kills the daemon with SIGKILL, and checks that it and its mount are gone.

@@ -8,6 +8,7 @@
 //! * [`late_clients`]: an attack by clients in many uids of one user;
 //! * [`hung_mapping`]: memory whose filesystem never answers;
 //! * [`soak`]: the clients of the program `soak`;
+//! * [`upgrades`]: upgrades of a daemon in a loop;
 //! * [`wait`]: bounded waits, and the state of a process in `/proc`;
 //! * [`random`]: a seeded generator, so that a failing run can be repeated.
 
@@ -20,6 +21,7 @@ pub mod malice;
 pub mod peer;
 pub mod random;
 pub mod soak;
+pub mod upgrades;
 pub mod wait;
 
 pub use bus::{Bus, BusError, FAILING_UPGRADE, Mapping};

@@ -29,6 +29,11 @@ const PAUSE_MS: u64 = 300;
 /// Maximum of other clients' objects that a client keeps.
 const KEPT: usize = 8;
 const CALL: u32 = 1;
+/// Line that a client prints after [`CALLS_OF_A_LINE`] calls.
+pub const PROGRESS: &str = "calls";
+const CALLS_OF_A_LINE: u32 = 8;
+/// Line that a client prints for a call that its receiver could not take: see [`tolerate`].
+pub const FAILED: &str = "failed";
 /// Text that a service writes into each file that it receives.
 const MARK: &[u8] = b"seen";
 
@@ -114,13 +119,16 @@ struct Caller<'c> {
 impl Caller<'_> {
     fn call_for_ever(&mut self) -> Result<Infallible, ClientError> {
         loop {
-            match self.random.below(20) {
-                0..2 => self.keep_another()?,
-                2..6 => self.call_another()?,
-                _ => self.call_service()?,
+            for _ in 0..CALLS_OF_A_LINE {
+                match self.random.below(20) {
+                    0..2 => self.keep_another()?,
+                    2..6 => self.call_another()?,
+                    _ => self.call_service()?,
+                }
+                self.session.flush()?;
+                thread::sleep(Duration::from_millis(self.random.below(2 * PAUSE_MS)));
             }
-            self.session.flush()?;
-            thread::sleep(Duration::from_millis(self.random.below(2 * PAUSE_MS)));
+            println!("{PROGRESS}");
         }
     }
 
@@ -165,7 +173,7 @@ impl Caller<'_> {
                 self.session.release(handle);
                 Ok(())
             }
-            other => bearable(other),
+            other => tolerate(other),
         }
     }
 
@@ -192,7 +200,7 @@ impl Caller<'_> {
                 self.services[which] = 0;
                 Ok(())
             }
-            other => bearable(other),
+            other => tolerate(other),
         }
     }
 
@@ -252,11 +260,14 @@ impl Caller<'_> {
     }
 }
 
-/// Permits errors that occur in normal operation: the receiver is frozen or temporarily short of
-/// space. All others are errors of the test.
-fn bearable(called: Result<(), ClientError>) -> Result<(), ClientError> {
+/// Reports errors that occur if clients are stopped and frozen: the receiver is frozen, or has no
+/// space left. All others are errors of the test.
+fn tolerate(called: Result<(), ClientError>) -> Result<(), ClientError> {
     match called {
-        Err(ClientError::FailedReply | ClientError::FrozenReply) => Ok(()),
+        Err(ClientError::FailedReply | ClientError::FrozenReply) => {
+            println!("{FAILED}");
+            Ok(())
+        }
         other => other,
     }
 }

@@ -10,6 +10,8 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use machine_memory::text::bytes_of;
+
 use crate::memory_group::{Charge, MemoryGroup};
 use crate::users::User;
 
@@ -79,9 +81,9 @@ pub fn held_by_processes(pids: &[u32]) -> Held {
     let spaces = address_spaces(pids);
     for space in &spaces {
         let Ok(rollup) = fs::read_to_string(space.task.join("smaps_rollup")) else { continue };
-        let bytes = |name: &str| field_bytes(&rollup, name);
-        held.anonymous += bytes("Pss_Anon:") + bytes("SwapPss:");
-        held.shared += bytes("Pss_Shmem:");
+        let bytes = |key: &str| bytes_of(&rollup, key).unwrap_or(0);
+        held.anonymous += bytes("Pss_Anon") + bytes("SwapPss");
+        held.shared += bytes("Pss_Shmem");
     }
     held.files = files.values().sum::<u64>().saturating_sub(held.shared);
     add_page_tables(held, &spaces)
@@ -90,8 +92,8 @@ pub fn held_by_processes(pids: &[u32]) -> Held {
 /// Adds the page tables, and the sum of resident sets for comparison.
 fn add_page_tables(mut held: Held, spaces: &[Space]) -> Held {
     for space in spaces {
-        held.page_tables += status_bytes(&space.task, &["VmPTE:"]);
-        held.rss_sum += status_bytes(&space.task, &["RssAnon:", "RssShmem:"]);
+        held.page_tables += status_bytes(&space.task, &["VmPTE"]);
+        held.rss_sum += status_bytes(&space.task, &["RssAnon", "RssShmem"]);
         held.spaces += 1;
     }
     held
@@ -113,7 +115,7 @@ fn address_spaces(pids: &[u32]) -> Vec<Space> {
 /// The process, or a thread of it, that still has an address space.
 fn living_task(pid: u32) -> Option<Space> {
     let folder = Path::new("/proc").join(pid.to_string());
-    let lives = |task: &Path| status_bytes(task, &["VmSize:"]) > 0;
+    let lives = |task: &Path| status_bytes(task, &["VmSize"]) > 0;
     if lives(&folder) {
         return Some(Space { task: folder, tid: pid });
     }
@@ -152,16 +154,9 @@ fn open_files(pid: u32, files: &mut BTreeMap<(u64, u64), u64>) {
     }
 }
 
-fn status_bytes(task: &Path, names: &[&str]) -> u64 {
+fn status_bytes(task: &Path, keys: &[&str]) -> u64 {
     let Ok(status) = fs::read_to_string(task.join("status")) else { return 0 };
-    names.iter().map(|name| field_bytes(&status, name)).sum()
-}
-
-/// `Name:   12 kB` in bytes; 0 if it is missing.
-fn field_bytes(text: &str, name: &str) -> u64 {
-    let line = text.lines().find_map(|line| line.strip_prefix(name));
-    let number = line.and_then(|line| line.split_whitespace().next()).unwrap_or("0");
-    number.parse::<u64>().unwrap_or(0) * 1024
+    keys.iter().filter_map(|key| bytes_of(&status, key)).sum()
 }
 
 #[cfg(test)]

@@ -14,9 +14,10 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use harness::backend::Backends;
+use harness::users::Uid;
 
 use crate::programs::{Mode, Program};
-use crate::run::{Effort, play};
+use crate::run::{Effort, USER, play};
 
 /// Runs ordinary programs under a limit
 #[derive(Parser)]
@@ -37,6 +38,9 @@ struct Arguments {
     /// How long the load of a program lasts, seconds
     #[arg(long, value_parser = clap::value_parser!(u32).range(3..))]
     seconds: Option<u32>,
+    /// Uid of the user that runs the programs, which must have no other processes
+    #[arg(long, default_value_t = USER.0)]
+    user: u32,
     /// Print the checks that are expected to fail, and why, and run nothing
     #[arg(long)]
     expected_failures: bool,
@@ -44,14 +48,11 @@ struct Arguments {
 
 impl Arguments {
     fn effort(&self) -> Effort {
-        let usual = if self.full {
-            Effort { runs: 20, seconds: 60 }
-        } else {
-            Effort { runs: 1, seconds: 4 }
-        };
+        let (runs, seconds) = if self.full { (20, 60) } else { (1, 4) };
         Effort {
-            runs: self.runs.unwrap_or(usual.runs),
-            seconds: self.seconds.unwrap_or(usual.seconds),
+            runs: self.runs.unwrap_or(runs),
+            seconds: self.seconds.unwrap_or(seconds),
+            uid: Uid(self.user),
         }
     }
 

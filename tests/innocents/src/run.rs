@@ -20,19 +20,29 @@ use serde_json::{Value, json};
 
 use crate::programs::Program;
 
-/// The user that runs them.
-pub const INNOCENT: User = User { uid: Uid(64_300), subordinate: 0, count: 0 };
+/// The user that runs them unless another one is given.
+pub const USER: Uid = Uid(64_300);
 /// Limits, percent of the peak: one that the program stays below, and one that it exceeds.
 const ENOUGH_PERCENT: u64 = 125;
 const TOO_LITTLE_PERCENT: u64 = 90;
 /// Additional time that a program may take beyond its load.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Number and duration of a program's runs with a limit that it stays below.
+/// How a program is run.
 #[derive(Clone, Copy)]
 pub struct Effort {
+    /// Number of runs with a limit that it stays below.
     pub runs: u32,
+    /// Duration of its load, seconds.
     pub seconds: u32,
+    /// The user that runs it.
+    pub uid: Uid,
+}
+
+impl Effort {
+    fn user(self) -> User {
+        User { uid: self.uid, subordinate: 0, count: 0 }
+    }
 }
 
 /// Result of a program.
@@ -59,13 +69,13 @@ impl Outcome for ProgramOutcome {
 
 /// Runs it without a limit, and then with each of the two limits.
 pub fn play(program: &Program, backend: Backend, effort: Effort) -> anyhow::Result<ProgramOutcome> {
-    let peak = unlimited_peak(program, effort.seconds)?;
+    let peak = unlimited_peak(program, effort)?;
     let mut checks = Vec::new();
 
     let limit = peak.total() * ENOUGH_PERCENT / 100;
     let (mut signals, mut finished, mut refuted) = (0, true, u64::MAX);
     for _ in 0..effort.runs {
-        let done = run(program, effort.seconds, Conditions::Limit { backend, limit })?;
+        let done = run(program, effort, Conditions::Limit { backend, limit })?;
         signals = signals.max(done.victims.len());
         finished &= done.finished;
         refuted = refuted.min(done.refuted);
@@ -87,7 +97,7 @@ pub fn play(program: &Program, backend: Backend, effort: Effort) -> anyhow::Resu
     ));
 
     let limit = peak.total() * TOO_LITTLE_PERCENT / 100;
-    let done = run(program, effort.seconds, Conditions::Limit { backend, limit })?;
+    let done = run(program, effort, Conditions::Limit { backend, limit })?;
     let fair = done.victims.len() == 1 && done.victims.first() == done.grower.as_ref();
     let mut found = text(done.victims.len(), limit);
     found.push_str(&format!(", to {:?}; {:?} grows", done.victims, done.grower));
@@ -97,13 +107,13 @@ pub fn play(program: &Program, backend: Backend, effort: Effort) -> anyhow::Resu
 
 /// The sample with the highest total of a run without a limit. The limited runs are not sampled:
 /// that occupies a CPU.
-fn unlimited_peak(program: &Program, seconds: u32) -> anyhow::Result<Held> {
-    let group = MemoryGroup::create(INNOCENT).map(Arc::new);
+fn unlimited_peak(program: &Program, effort: Effort) -> anyhow::Result<Held> {
+    let group = MemoryGroup::create(effort.user()).map(Arc::new);
     let memory = match &group {
-        Some(group) => MemorySampler::by_charge(INNOCENT, group.clone()),
-        None => MemorySampler::start(INNOCENT, None),
+        Some(group) => MemorySampler::by_charge(effort.user(), group.clone()),
+        None => MemorySampler::start(effort.user(), None),
     };
-    let done = run(program, seconds, Conditions::Unlimited { group: group.as_deref() });
+    let done = run(program, effort, Conditions::Unlimited { group: group.as_deref() });
     let peak = memory.end().peak();
     let done = done?;
     ensure!(done.finished, "{} fails without a limit:\n{}", program.name, done.log);
@@ -132,24 +142,25 @@ struct Run {
     log: String,
 }
 
-fn run(program: &Program, seconds: u32, conditions: Conditions<'_>) -> anyhow::Result<Run> {
+fn run(program: &Program, effort: Effort, conditions: Conditions<'_>) -> anyhow::Result<Run> {
     let folder = tempfile::tempdir()?;
-    let mut command = command(program, folder.path(), seconds)?;
+    let user = effort.user();
+    let mut command = command(program, folder.path(), effort)?;
     // Removed when the processes have ended.
     let slice = match conditions {
-        Conditions::Limit { .. } => MemoryGroup::create(INNOCENT),
+        Conditions::Limit { .. } => MemoryGroup::create(user),
         Conditions::Unlimited { .. } => None,
     };
     let (group, daemon) = match conditions {
         Conditions::Unlimited { group } => (group, None),
         Conditions::Limit { backend, limit } => {
             let daemon = Daemon::start(backend, "")?;
-            daemon.set_limit(INNOCENT.uid, limit)?;
+            daemon.set_limit(user.uid, limit)?;
             (slice.as_ref(), Some(daemon))
         }
     };
     group.map(|group| group.contain(&mut command)).transpose()?;
-    let ended = Ended;
+    let ended = Ended(user);
     let log = folder.path().join("output");
     let mut child = command
         .stdin(Stdio::null())
@@ -157,7 +168,7 @@ fn run(program: &Program, seconds: u32, conditions: Conditions<'_>) -> anyhow::R
         .stderr(fs::File::options().append(true).open(&log)?)
         .spawn()
         .context("cannot start unshare")?;
-    let end = Instant::now() + Duration::from_secs(seconds.into()) + PATIENCE;
+    let end = Instant::now() + Duration::from_secs(effort.seconds.into()) + PATIENCE;
     let status = loop {
         match child.try_wait()? {
             Some(status) => break Some(status),
@@ -167,13 +178,13 @@ fn run(program: &Program, seconds: u32, conditions: Conditions<'_>) -> anyhow::R
     };
     drop(ended);
     let _ = child.wait();
-    let victims = daemon.as_ref().map(victims).transpose()?.unwrap_or_default();
+    let victims = daemon.as_ref().map(|daemon| victims(daemon, user)).transpose()?;
     let refuted = daemon.as_ref().map(refuted_crossings).transpose()?.unwrap_or_default();
     let grower = fs::read_to_string(folder.path().join("home/grower")).ok();
     Ok(Run {
         finished: status.is_some_and(|status| status.success()),
         grower: grower.and_then(|pid| pid.trim().parse().ok()),
-        victims,
+        victims: victims.unwrap_or_default(),
         refuted,
         log: fs::read_to_string(&log).unwrap_or_default(),
     })
@@ -181,9 +192,9 @@ fn run(program: &Program, seconds: u32, conditions: Conditions<'_>) -> anyhow::R
 
 /// The command as the leader of a session, in a mount namespace in which the user has a name:
 /// PostgreSQL refuses to run without one.
-fn command(program: &Program, folder: &Path, seconds: u32) -> anyhow::Result<Command> {
+fn command(program: &Program, folder: &Path, effort: Effort) -> anyhow::Result<Command> {
     fs::set_permissions(folder, fs::Permissions::from_mode(0o755))?;
-    let (home, uid) = (folder.join("home"), INNOCENT.uid.0);
+    let (home, uid) = (folder.join("home"), effort.uid.0);
     fs::create_dir(&home)?;
     chown(&home, Some(uid), Some(uid))?;
     let mut users = fs::read_to_string("/etc/passwd")?;
@@ -194,15 +205,15 @@ fn command(program: &Program, folder: &Path, seconds: u32) -> anyhow::Result<Com
                  --regid=\"$1\" --clear-groups sh -c \"$2\" sh \"$3\" \"$4\"";
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-c", enter, "sh"]).arg(&passwd).arg(uid.to_string());
-    command.arg(program.script).arg(&home).arg(seconds.to_string());
+    command.arg(program.script).arg(&home).arg(effort.seconds.to_string());
     command.env("HOME", &home).env("LC_ALL", "C.UTF-8").current_dir(&home);
     Ok(command)
 }
 
 /// All processes of all decisions, oldest first.
-fn victims(daemon: &Daemon) -> anyhow::Result<Vec<u32>> {
+fn victims(daemon: &Daemon, user: User) -> anyhow::Result<Vec<u32>> {
     let pid = |process: &Value| process["pid"].as_u64().and_then(|pid| pid.try_into().ok());
-    let decisions = daemon.decisions(|uid| INNOCENT.has(uid))?;
+    let decisions = daemon.decisions(|uid| user.has(uid))?;
     let of_one = |decision: &Value| {
         let others = decision["others"].as_array().cloned().unwrap_or_default();
         std::iter::once(decision["victim"].clone()).chain(others).collect::<Vec<Value>>()
@@ -216,10 +227,10 @@ fn refuted_crossings(daemon: &Daemon) -> anyhow::Result<u64> {
 }
 
 /// Ends all processes of the user on drop, whatever happened.
-struct Ended;
+struct Ended(User);
 
 impl Drop for Ended {
     fn drop(&mut self) {
-        INNOCENT.end(&mut []);
+        self.0.end(&mut []);
     }
 }

@@ -1,13 +1,15 @@
 //! Ioctls with the maximum number of commands.
 
+use std::fs;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use binder_client::{Client, Errno, Options};
 use binder_uapi::command::BC_ENTER_LOOPER;
 use e2e::attacker::ATTACKER;
 use e2e::attacks::write_from;
-use e2e::{Bus, wait};
+use e2e::{Bus, Mapping, wait};
 
 use crate::innocent::{Innocent, attacker};
 
@@ -72,4 +74,30 @@ fn a_signal_ends_a_long_ioctl(bus: &Bus) {
     assert_eq!(result, Err(Errno::INTR));
     assert!(bwr.write_consumed < commands.len() as u64, "{bwr:?}");
     assert_eq!(bwr.write_consumed % 4, 0);
+}
+
+/// Number of commands that attackers have made the daemon run.
+fn commands_run(bus: &Bus) -> u64 {
+    let stats = fs::read_to_string(bus.device("binder_logs/stats")).unwrap();
+    let count = stats.lines().find_map(|line| line.strip_prefix("BC_ENTER_LOOPER: "));
+    count.map_or(0, |count| count.parse().unwrap())
+}
+
+#[test]
+fn further_slices_of_an_owner_have_a_rate() {
+    const COMMANDS_OF_A_SLICE: u64 = 256;
+    const SLICES_PER_SECOND: u64 = 1_000;
+    const BURST: u64 = 2_048 * COMMANDS_OF_A_SLICE;
+    crate::on_bus_with(Mapping::Passthrough, &["--stats", "global"], |bus| {
+        let mut attack = attacker(bus, "binder", ATTACKER, &["long-ioctls", "8"]);
+        let is_past_burst = || Some(commands_run(bus)).filter(|&count| count > BURST);
+        let before = wait::until(wait::PATIENCE, is_past_burst).unwrap();
+        let begun = Instant::now();
+        thread::sleep(Duration::from_millis(500));
+        let run = commands_run(bus) - before;
+        let admitted = begun.elapsed().as_millis() as u64 * SLICES_PER_SECOND / 1_000;
+        // Twice the rate: the first count may be late, and each ioctl has a first slice.
+        assert!(run <= 2 * admitted * COMMANDS_OF_A_SLICE, "{run} commands, {admitted} slices");
+        attack.kill();
+    });
 }

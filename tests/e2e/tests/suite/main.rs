@@ -21,6 +21,8 @@ mod stress;
 mod support;
 mod trace;
 mod upgrade;
+mod upgrade_kills;
+mod upgrades_in_a_loop;
 
 use std::time::Duration;
 

@@ -11,7 +11,7 @@ use binder_uapi::Return;
 use control::binderd::{Reply, Request};
 use e2e::peer::Word;
 use e2e::{Bus, BusError, FAILING_UPGRADE, Mapping, Peer, wait};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 
 use crate::support::{
     CALL, bounded, expect_echo, find, manager, open, own_tid, peer, publish, silent_peer,
@@ -176,7 +176,7 @@ fn a_file_in_transit_reaches_its_receiver_after_an_upgrade(bus: &Bus) {
     assert_eq!(&seen.unwrap(), b"seen");
 }
 
-fn stand_in() -> &'static Path {
+pub fn stand_in() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_peer"))
 }
 
@@ -203,12 +203,12 @@ fn a_program_that_does_not_verify_the_state_is_not_executed(bus: &Bus) {
 }
 
 /// Starts a bus whose daemon fails to be upgraded to [`stand_in`].
-fn failing_bus(how: &str) -> Option<Bus> {
+pub fn failing_bus(how: &str) -> Option<Bus> {
     available(Bus::start_with(Mapping::Auto, |command| _ = command.env(FAILING_UPGRADE, how)))
 }
 
 /// `None`: the test is skipped.
-fn available(bus: Result<Bus, BusError>) -> Option<Bus> {
+pub fn available(bus: Result<Bus, BusError>) -> Option<Bus> {
     match bus {
         Ok(bus) => Some(bus),
         Err(BusError::Unavailable(reason)) => {
@@ -234,35 +234,8 @@ fn a_check_that_takes_too_long_or_proves_nothing_ends_the_upgrade() {
     }
 }
 
-#[test]
-fn a_daemon_that_is_killed_during_the_check_ends_like_any_other() {
-    let Some(bus) = failing_bus("check-hangs") else { return };
-    let client = open(&bus);
-    let mut control = control::Client::connect(bus.socket()).unwrap();
-    let upgrade = thread::spawn(move || {
-        control.call::<Reply>(&Request::Upgrade { program: Some(stand_in().into()) })
-    });
-    let check = wait::until(wait::PATIENCE, || child_with(bus.pid(), "--check-state"));
-    let check = check.expect("the check is running");
-    bus.kill().unwrap();
-    assert!(upgrade.join().unwrap().is_err());
-    kill_process(Pid::from_raw(check as i32).unwrap(), Signal::KILL).unwrap();
-    assert_eq!(client.version().unwrap_err().errno(), Some(Errno::NOTCONN));
-}
-
-#[test]
-fn a_program_that_exits_after_it_was_executed_ends_the_connection() {
-    let Some(bus) = failing_bus("program-exits") else { return };
-    let client = open(&bus);
-    assert!(bus.request(Request::Upgrade { program: Some(stand_in().into()) }).is_err());
-    let error = wait::until(wait::PATIENCE, || client.version().err());
-    assert_eq!(error.and_then(|error: ClientError| error.errno()), Some(Errno::NOTCONN));
-    drop(client);
-    bus.wait_until_dead().unwrap();
-}
-
 /// The child of a process with this argument.
-fn child_with(parent: u32, argument: &str) -> Option<u32> {
+pub fn child_with(parent: u32, argument: &str) -> Option<u32> {
     let children =
         std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).ok()?;
     let mut pids = children.split_ascii_whitespace().filter_map(|pid| pid.parse().ok());
