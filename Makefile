@@ -8,18 +8,26 @@
 # make lint   formatting, clippy, licences, shell scripts
 # make install  installs what was built: PREFIX=/usr/local, DESTDIR= (for packages)
 # make uninstall  removes what it installed
-# make deb    builds Debian packages, into target/deb
+# make deb    builds Debian packages, into target/deb; for arm64 with TARGET=aarch64-unknown-linux-gnu
 # make test-deb  installs, upgrades and purges them on a fresh Debian with systemd, in a virtual machine (needs root)
-# make static builds the command line with the binder daemon inside, target/static/headroom, for any x86-64 Linux
+# make build TARGET=aarch64-unknown-linux-gnu  builds for arm64, into target/TARGET/release
+# make static builds the command line with the binder daemon inside, target/static/headroom, for any Linux of this
+#             architecture; for arm64 with TARGET=aarch64-unknown-linux-musl, target/static/headroom-aarch64
 # make test-static  runs it in root file systems of Debian and of busybox without a C library (needs root)
 # make test-containers  runs containers on buses of their own by CDI, with podman and crun (needs root)
 # make test-recipes  checks the GitHub Action and the Kubernetes manifests by their schemas, and runs the steps of the action
 # make publish-check  packages the crates that can be published and builds each from its package; uploads nothing
 # make clean  removes everything that was built
 
-.PHONY: run install test demo bench lab slice fuzz lint clean install uninstall deb test-deb static test-static test-containers test-recipes publish-check setup setup-lint setup-test setup-deb setup-static setup-static-test setup-containers-test setup-recipes-test build
+.PHONY: run install test demo bench lab slice fuzz lint clean install uninstall deb test-deb static test-static test-containers test-recipes publish-check setup setup-arm64 setup-lint setup-test setup-deb setup-static setup-static-test setup-containers-test setup-recipes-test build
 
 target := $(or $(CARGO_TARGET_DIR),target)
+setup_target := $(if $(filter aarch64-%,$(TARGET)),setup-arm64)
+machine := $(shell uname -m)
+static_target := $(or $(TARGET),$(machine)-unknown-linux-musl)
+static_machine := $(firstword $(subst -, ,$(static_target)))
+static := $(target)/static/headroom$(if $(filter-out $(machine),$(static_machine)),-$(static_machine))
+strip := $(if $(filter-out $(machine),$(static_machine)),$(static_machine)-linux-gnu-)strip
 
 run: setup
 	@scripts/build --run --release
@@ -27,10 +35,10 @@ run: setup
 
 # All of the workspace at once, here and in `test`: another selection of packages may need other features of their
 # dependencies, and then they are compiled once more.
-build: setup
-	@scripts/build --release
+build: setup $(setup_target)
+	@scripts/build $(if $(TARGET),--target $(TARGET)) --release
 
-setup setup-lint setup-test setup-deb setup-static setup-static-test setup-containers-test setup-recipes-test:
+setup setup-arm64 setup-lint setup-test setup-deb setup-static setup-static-test setup-containers-test setup-recipes-test:
 	@scripts/setup $(patsubst setup-%,%,$(filter setup-%,$@))
 
 test: setup-test
@@ -44,7 +52,7 @@ demo: setup-test build
 bench: build
 	scripts/bench $(target)/release $(target)/report
 
-lab: build
+lab: build setup-arm64
 	lab/setup
 	lab/suite --out $(target)/report && failed=0 || failed=1; \
 	scripts/bench $(target)/release $(target)/report || failed=1; \
@@ -76,19 +84,19 @@ install:
 uninstall:
 	DESTDIR="$(DESTDIR)" PREFIX="$(or $(PREFIX),/usr/local)" scripts/install --remove
 
-deb: setup-deb
-	scripts/deb $(target)/deb
+deb: setup-deb $(setup_target)
+	TARGET=$(TARGET) scripts/deb $(target)/deb
 
 test-deb: setup-test
 	lab/setup
 	@[ -e $(target)/deb/headroom_*.deb ] || $(MAKE) deb
 	tests/packages/run $(target)/deb
 
-static: setup-static
-	@scripts/build --static --release
+static: setup-static $(setup_target)
+	@scripts/build --static --target $(static_target) --release
 	@mkdir -p $(target)/static
-	@strip --strip-all -o $(target)/static/headroom $(target)/x86_64-unknown-linux-musl/release/headroom
-	@ls -l $(target)/static/headroom
+	@$(strip) --strip-all -o $(static) $(target)/$(static_target)/release/headroom
+	@ls -l $(static)
 
 test-static: setup-test setup-static-test static
 	tests/static/run $(target)/static/headroom

@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 from . import cache
+from .arch import AMD64, Arch
 from .errors import LabError, tail
 
 KEYRINGS = (
@@ -42,10 +43,14 @@ def mirror() -> str:
 
 
 class Apt:
-    """Runs apt's tools on `$CACHE/apt`; needs no privilege."""
+    """Runs apt's tools on a state of their own in the cache; needs no privilege."""
 
-    def __init__(self) -> None:
-        self.dir = cache.root() / "apt"
+    def __init__(self, arch: Arch, suites: tuple[str, ...] = SUITES) -> None:
+        self.suites = suites
+        others = [arch.debian] if arch.debian != AMD64.debian else []
+        if suites != SUITES:
+            others += suites
+        self.dir = cache.root() / "-".join(["apt", *others])
         for sub in ("state/lists/partial", "cache/archives/partial", "etc"):
             (self.dir / sub).mkdir(parents=True, exist_ok=True)
         (self.dir / "state/status").touch()
@@ -60,6 +65,8 @@ class Apt:
             "Acquire::Languages=none",
             "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false",
             "APT::Sandbox::User=root",
+            f"APT::Architecture={arch.debian}",
+            f"APT::Architectures::={arch.debian}",
         ]
 
     def run(self, tool: str, *args: str, cwd: Path | None = None) -> str:
@@ -75,7 +82,7 @@ class Apt:
     def update(self, force: bool = False) -> None:
         """Fetches the package lists unless they are younger than a day."""
         stamp = self.dir / "updated"
-        sources = "".join(f"deb [signed-by={keyring()}] {mirror()} {s} main\n" for s in SUITES)
+        sources = "".join(f"deb [signed-by={keyring()}] {mirror()} {s} main\n" for s in self.suites)
         fresh = stamp.exists() and stamp.read_text(encoding="utf-8") == sources and \
             os.stat(stamp).st_mtime + INDEX_MAX_AGE_S > os.stat(self._touch()).st_mtime
         if fresh and not force:

@@ -2,9 +2,12 @@
 
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 from . import cache, modules
+from .apt import Apt
+from .arch import AMD64, Arch
 from .cpio import Archive
 from .errors import LabError
 from .kernel import Driver, Kernel
@@ -21,25 +24,49 @@ WHERE_SEPARATE = ["crc32c_generic", "crc32c_cryptoapi", "lzo_rle", "lz4"]
 MODULE_OPTIONS = {"binder_linux": "devices=binder,hwbinder,vndbinder"}
 
 
-def get(kernel: Kernel) -> Path:
-    """The initramfs file of `kernel`, built when an input changed (about a second)."""
+def busybox_here() -> Path:
+    """This machine's busybox."""
     busybox = shutil.which("busybox")
     if not busybox:
         raise LabError("no static busybox: run lab/setup")
+    return Path(busybox)
+
+
+def busybox_of(arch: Arch) -> Path:
+    """A static busybox for the machine."""
+    if arch.debian == AMD64.debian:
+        return busybox_here()
+    target = cache.root() / f"busybox-{arch.debian}"
+    with cache.lock(target.name):
+        if not target.exists():
+            with tempfile.TemporaryDirectory(dir=cache.root(), prefix="busybox.") as scratch:
+                with cache.lock("apt"):
+                    apt = Apt(arch)
+                    apt.update()
+                package = "busybox-static"
+                deb = apt.download(package, apt.versions(package)[-1], Path(scratch))
+                subprocess.run(["dpkg-deb", "-x", deb, scratch], check=True)
+                next(Path(scratch).glob("**/bin/busybox")).rename(target)
+    return target
+
+
+def get(kernel: Kernel) -> Path:
+    """The initramfs file of `kernel`, built when an input changed (about a second)."""
+    busybox = busybox_of(kernel.arch)
     scripts = sorted(GUEST.iterdir())
     key = cache.fingerprint(
-        kernel.release, str(kernel.packages), Path(busybox).read_bytes(), *[s.read_bytes() for s in scripts],
+        kernel.release, str(kernel.packages), busybox.read_bytes(), *[s.read_bytes() for s in scripts],
         Path(__file__).read_bytes(), Path(modules.__file__).read_bytes(),
     )
     directory = cache.root() / "initramfs"
     directory.mkdir(exist_ok=True)
-    target = directory / f"{kernel.line}-{key}.cpio"
-    with cache.lock(f"initramfs-{kernel.line}"):
+    target = directory / f"{kernel.label}-{key}.cpio"
+    with cache.lock(f"initramfs-{kernel.label}"):
         if not target.exists():
-            for old in directory.glob(f"{kernel.line}-*"):
+            for old in directory.glob(f"{kernel.label}-*"):
                 old.unlink()
             part = target.with_suffix(".part")
-            part.write_bytes(build(kernel, Path(busybox), scripts))
+            part.write_bytes(build(kernel, busybox, scripts))
             part.rename(target)
     return target
 
@@ -53,7 +80,8 @@ def build(kernel: Kernel, busybox: Path, scripts: list[Path]) -> bytes:
     archive.file("etc/passwd", b"root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n")
     archive.file("etc/group", b"root:x:0:\nnogroup:x:65534:\n")
     archive.file("bin/busybox", busybox.read_bytes(), 0o755)
-    applets = subprocess.run([busybox, "--list"], capture_output=True, text=True, check=True).stdout.split()
+    # Of this machine's busybox, since another architecture's cannot be run. Their versions differ in a few.
+    applets = subprocess.run([busybox_here(), "--list"], capture_output=True, text=True, check=True).stdout.split()
     for applet in applets:
         if applet not in ("busybox", "init", "linuxrc"):
             archive.symlink(f"bin/{applet}", "busybox")

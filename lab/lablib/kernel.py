@@ -10,12 +10,17 @@ from enum import Enum
 from pathlib import Path
 
 from . import cache, vmlinux
-from .apt import Apt
+from .apt import SUITES, Apt
+from .arch import AMD64, BY_NAME, Arch
 from .errors import LabError
 
-META_PACKAGE = "linux-image-amd64"
-# Newest version of each line: 6.1 before the published binder improvements, 6.12 after, 7.x the newest there is.
-LINES = {"6.1": r"6\.1\.", "6.12": r"6\.12\.", "7.x": r"7\."}
+# Newest version of each line: 5.10 is older than what is supported, 6.1 before the published binder improvements, 6.12 after,
+# 7.x the newest there is.
+LINES = {"5.10": r"5\.10\.", "6.1": r"6\.1\.", "6.12": r"6\.12\.", "7.x": r"7\."}
+# What the suite runs on.
+COMPARED = ["6.1", "6.12", "7.x"]
+# A suite that may leave the mirror, and is needed for one line only.
+SUITES_OF = {"5.10": ("bullseye",)}
 # Since 7.2 linux-image only depends on the packages that hold the files.
 PARTS = re.compile(r"linux-(image|base|binary|modules)-\d")
 # Modules a lab machine could use; the rest (graphics, sound, network cards ...) is nine tenths of the bytes.
@@ -36,12 +41,23 @@ class Driver(Enum):
 
 @dataclass(frozen=True)
 class Kernel:
-    """One unpacked kernel. `release` is the output of `uname -r`."""
+    """One unpacked kernel. `release` is the output of `uname -r`, `flavour` the name of its `Arch`."""
 
     line: str
     release: str
     packages: dict[str, str]
     directory: str
+    flavour: str = AMD64.name
+
+    @property
+    def arch(self) -> Arch:
+        """The architecture of the machine."""
+        return BY_NAME[self.flavour]
+
+    @property
+    def label(self) -> str:
+        """Its name in files and results."""
+        return self.arch.label(self.line)
 
     @property
     def path(self) -> Path:
@@ -54,39 +70,40 @@ class Kernel:
         return Driver.RUST if RUST_DRIVER in (self.path / "config").read_text("utf-8").splitlines() else Driver.C
 
 
-def get(line: str, update: bool = False) -> Kernel:
+def get(line: str, arch: Arch = AMD64, update: bool = False) -> Kernel:
     """The kernel of that line, downloaded and unpacked on first use."""
     if line not in LINES:
         raise LabError(f"unknown kernel {line!r}: one of {', '.join(LINES)}")
-    with cache.lock(f"kernel-{line}"):
-        known = cached(line)
+    with cache.lock(f"kernel-{arch.label(line)}"):
+        known = cached(line, arch)
         if known and not update:
             return known
         with cache.lock("apt"):
-            apt = Apt()
+            apt = Apt(arch, SUITES_OF.get(line, SUITES))
             apt.update(force=update)
-        packages = resolve(apt, line)
+        packages = resolve(apt, line, arch)
         if known and known.packages == packages:
             return known
-        return unpack(apt, line, packages)
+        return unpack(apt, line, arch, packages)
 
 
-def cached(line: str) -> Kernel | None:
+def cached(line: str, arch: Arch = AMD64) -> Kernel | None:
     """What the cache has, without building anything."""
-    record = cache.root() / "kernels" / line / "kernel.json"
+    record = cache.root() / "kernels" / arch.label(line) / "kernel.json"
     if not record.exists():
         return None
     return Kernel(**json.loads(record.read_text(encoding="utf-8")), directory=str(record.parent))
 
 
-def resolve(apt: Apt, line: str) -> dict[str, str]:
+def resolve(apt: Apt, line: str, arch: Arch) -> dict[str, str]:
     """The packages of the newest kernel of the line: name to version."""
-    for version in apt.versions(META_PACKAGE):
+    meta = f"linux-image-{arch.name}"
+    for version in apt.versions(meta):
         if re.match(LINES[line], version):
             break
     else:
-        raise LabError(f"the mirror offers no {META_PACKAGE} {line}: only {', '.join(apt.versions(META_PACKAGE))}")
-    todo, packages = [(META_PACKAGE, version)], {}
+        raise LabError(f"the mirror offers no {meta} {line}: only {', '.join(apt.versions(meta))}")
+    todo, packages = [(meta, version)], {}
     while todo:
         name, wanted = todo.pop()
         for dependency, exact in apt.depends(name, wanted).items():
@@ -94,15 +111,15 @@ def resolve(apt: Apt, line: str) -> dict[str, str]:
                 packages[dependency] = exact
                 todo.append((dependency, exact))
     if not packages:
-        raise LabError(f"{META_PACKAGE} {version} depends on no kernel package of a known series")
+        raise LabError(f"{meta} {version} depends on no kernel package of a known series")
     return packages
 
 
-def unpack(apt: Apt, line: str, packages: dict[str, str]) -> Kernel:
+def unpack(apt: Apt, line: str, arch: Arch, packages: dict[str, str]) -> Kernel:
     """Downloads and unpacks, keeps what the lab needs, drops the rest."""
     home = cache.root() / "kernels"
     home.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=home, prefix=f"{line}.new.") as scratch:
+    with tempfile.TemporaryDirectory(dir=home, prefix=f"{arch.label(line)}.new.") as scratch:
         tree, kept = Path(scratch) / "tree", Path(scratch) / "kept"
         kept.mkdir()
         for name, version in packages.items():
@@ -119,9 +136,9 @@ def unpack(apt: Apt, line: str, packages: dict[str, str]) -> Kernel:
             shutil.copy(config, kept / "config")
         keep_modules(modules[0], kept / "modules")
         shutil.copy(builtin[0], kept / "modules")
-        record = {"line": line, "release": release, "packages": packages}
+        record = {"line": line, "release": release, "packages": packages, "flavour": arch.name}
         (kept / "kernel.json").write_text(json.dumps(record, indent=1), encoding="utf-8")
-        final = home / line
+        final = home / arch.label(line)
         shutil.rmtree(final, ignore_errors=True)
         kept.rename(final)
     return Kernel(**record, directory=str(final))

@@ -14,18 +14,13 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from . import debian, initramfs, kernel as kernels, rootfs
+from .arch import AMD64, Arch
 from .cpio import Archive
 from .errors import LabError, last_words
 from .streams import LabPort, pump
 
-QEMU = "qemu-system-x86_64"
 EXIT_TIMEOUT, EXIT_BOOT_FAILED = 124, 125
-# `rep movsb` costs one counted instruction per byte under -icount, and is slow in TCG anyway.
-CPU = "max,-erms,-fsrm"
 ICOUNT = "shift=0,sleep=off"
-# A busy host delays the emulated CPUs while its clocks go on: the boot-time timer check then fails, and the TSC is measured wrong
-# by some factor, so the guest's seconds would not be seconds. The HPET is QEMU's own clock.
-STARVED_HOST = ["no_timer_check", "tsc=unstable", "clocksource=hpet", "rcupdate.rcu_cpu_stall_suppress=1", "nowatchdog"]
 # Boot leaves work behind that would fall into the first measurements; free with sleep=off.
 ICOUNT_SETTLE_S = 5
 
@@ -36,6 +31,7 @@ class Spec:
 
     kernel: str
     command: list[str]
+    arch: Arch = AMD64
     payload: list[tuple[Path, str]] = field(default_factory=list)
     memory: int = 512
     cpus: int = 1
@@ -65,8 +61,10 @@ class Outcome:
 
 def check(spec: Spec) -> None:
     """Contradictions and missing files, before anything is built."""
-    if not shutil.which(QEMU):
-        raise LabError(f"no {QEMU}: run lab/setup")
+    if not shutil.which(spec.arch.qemu):
+        raise LabError(f"no {spec.arch.qemu}: run lab/setup")
+    if spec.arch is not AMD64 and (spec.rootfs or spec.systemd or spec.debian):
+        raise LabError(f"--rootfs, --systemd and --debian are for {AMD64.name} machines only")
     if spec.icount and spec.cpus != 1:
         raise LabError("--icount counts the instructions of one CPU: drop --smp")
     for source, _ in spec.payload:
@@ -106,18 +104,18 @@ def sparse_disk(directory: Path, name: str, mib: int) -> Path:
 
 def arguments(spec: Spec, directory: Path, pipes: list[int]) -> list[str]:
     """The QEMU command line. `pipes`: write ends for the guest's stdout, stderr and lab port."""
-    kernel = kernels.get(spec.kernel)
+    arch, kernel = spec.arch, kernels.get(spec.kernel, spec.arch)
     initrd = directory / "initrd"
     initrd.write_bytes(initramfs.get(kernel).read_bytes() + overlay(spec))
-    append = ["console=ttyS0", "quiet", "panic=-1", "psi=1", "random.trust_cpu=on"]
-    argv = [QEMU, "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-M", "q35,usb=off,vmport=off",
-            "-cpu", CPU, "-m", str(spec.memory), "-smp", str(spec.cpus)]
+    append = [f"console={arch.console}", "quiet", "panic=-1", "psi=1", "random.trust_cpu=on"]
+    argv = [arch.qemu, "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-M", arch.machine,
+            "-cpu", arch.cpu, "-m", str(spec.memory), "-smp", str(spec.cpus)]
     if spec.icount:
         argv += ["-accel", "tcg,thread=single", "-icount", ICOUNT, "-rtc", "base=2026-01-01,clock=vm", "-seed", "1"]
         append += ["nokaslr", "norandmaps"]
     else:
         argv += ["-accel", "tcg,thread=" + ("single" if spec.cpus == 1 else "multi")]
-        append += STARVED_HOST
+        append += arch.starved_host
     argv += ["-serial", f"file:{directory}/console", "-device", "virtio-serial-pci,ioeventfd=off"]
     for number, pipe in enumerate(pipes, 1):
         argv += ["-add-fd", f"fd={pipe},set={number}", "-chardev", f"file,id=port{number},path=/dev/fdset/{number},append=on",

@@ -1,49 +1,70 @@
 """Programs for the machines: static binaries of Rust crates, built into the cache with a target directory of their own."""
 
+import json
 import os
 import shutil
 import subprocess
 from pathlib import Path
 
 from . import cache
+from .arch import AMD64, Arch
 from .errors import LabError, tail
 
 LAB = Path(__file__).resolve().parent.parent
-TARGET = "x86_64-unknown-linux-gnu"
 STATIC = "-C target-feature=+crt-static"
 
 
-def build(names: list[str], manifest: Path = LAB.parent / "Cargo.toml") -> list[Path]:
-    """Builds these binaries of the workspace (release, static glibc) and returns where they are."""
+def cargo(arch: Arch, command: list[str], manifest: Path) -> tuple[str, Path]:
+    """Runs cargo for static programs of an architecture, and returns its output and the folder of the target."""
     if not shutil.which("cargo"):
         raise LabError("no cargo: install Rust to build payloads")
     target_dir = cache.root() / "payload-target" / cache.fingerprint(str(manifest.resolve()))
-    argv = ["cargo", "build", "--quiet", "--release", "--locked", "--target", TARGET, "--manifest-path", str(manifest),
-            "--target-dir", str(target_dir)]
-    for name in names:
-        argv += ["--bin", name]
+    argv = [LAB.parent / "scripts/target-env", arch.rust_target, "cargo", *command, "--quiet", "--locked",
+            "--target", arch.rust_target, "--manifest-path", str(manifest), "--target-dir", str(target_dir)]
     flags = f"{os.environ.get('RUSTFLAGS', '')} {STATIC}".strip()
     # An explicit --target keeps the flags away from build scripts and proc macros, which cannot be static.
-    done = subprocess.run(argv, env={**os.environ, "RUSTFLAGS": flags}, stderr=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run(argv, env={**os.environ, "RUSTFLAGS": flags}, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise LabError(f"cargo build {' '.join(names)} failed:\n{tail(done.stderr, 40)}")
+        raise LabError(f"cargo {' '.join(command)} failed:\n{tail(done.stderr, 40)}")
+    return done.stdout, target_dir / arch.rust_target
+
+
+def build(names: list[str], manifest: Path = LAB.parent / "Cargo.toml", arch: Arch = AMD64) -> list[Path]:
+    """Builds these binaries of the workspace (release, static glibc) and returns where they are."""
+    bins = [word for name in names for word in ("--bin", name)]
+    _, folder = cargo(arch, ["build", "--release", *bins], manifest)
     found = []
     for name in names:
-        binary = target_dir / TARGET / "release" / name
+        binary = folder / "release" / name
         if b"/ld-linux" in interpreter(binary):
             raise LabError(f"{binary} is not static: it names a dynamic loader")
-        found.append(stripped(binary))
+        found.append(stripped(binary, arch))
     return found
 
 
-def stripped(binary: Path) -> Path:
-    """A copy without debug information: what travels into an initramfs should be small."""
-    directory = cache.root() / "payload"
-    directory.mkdir(exist_ok=True)
+def build_tests(packages: list[str], arch: Arch) -> tuple[list[Path], list[Path]]:
+    """Builds the tests of these packages of the workspace, and returns their executables and those of all programs.
+
+    Each has to be at its own path in the machine: tests start programs by the paths at which cargo has built them.
+    """
+    chosen = [word for package in [*packages, "test-support"] for word in ("--package", package)]
+    output, _ = cargo(arch, ["test", "--no-run", "--message-format=json", *chosen], LAB.parent / "Cargo.toml")
+    artifacts = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+    built = [one for one in artifacts if one["reason"] == "compiler-artifact" and one.get("executable")]
+    is_test = [one for one in built if one["profile"]["test"] or one["target"]["kind"] == ["test"]]
+    return [Path(one["executable"]) for one in is_test], [Path(one["executable"]) for one in built if one not in is_test]
+
+
+def stripped(binary: Path, arch: Arch, profile: str = "") -> Path:
+    """A copy without debug information: what travels into an initramfs should be small. A folder for each profile and architecture."""
+    directory = cache.root() / "payload" / profile
+    if arch.debian != AMD64.debian:
+        directory /= arch.debian
+    directory.mkdir(parents=True, exist_ok=True)
     copy = directory / binary.name
     part = directory / f"{binary.name}.{os.getpid()}"
-    if shutil.which("strip"):
-        subprocess.run(["strip", "--strip-debug", "-o", part, binary], check=True)
+    if shutil.which(arch.strip):
+        subprocess.run([arch.strip, "--strip-debug", "-o", part, binary], check=True)
     else:
         shutil.copy(binary, part)
     part.rename(copy)
@@ -51,7 +72,7 @@ def stripped(binary: Path) -> Path:
 
 
 def interpreter(binary: Path) -> bytes:
-    """The PT_INTERP entry of an x86-64 ELF file; empty for a static one."""
+    """The PT_INTERP entry of a 64-bit ELF file; empty for a static one."""
     data = binary.read_bytes()
     offset = int.from_bytes(data[32:40], "little")
     size, count = int.from_bytes(data[54:56], "little"), int.from_bytes(data[56:58], "little")
@@ -62,6 +83,6 @@ def interpreter(binary: Path) -> bytes:
     return b""
 
 
-def lab_tools() -> Path:
+def lab_tools(arch: Arch = AMD64) -> Path:
     """Our own program for the inside."""
-    return build(["lab-tools"], LAB / "tools/Cargo.toml")[0]
+    return build(["lab-tools"], LAB / "tools/Cargo.toml", arch)[0]

@@ -8,6 +8,7 @@ import io
 import json
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
 from dataclasses import dataclass, field
@@ -15,10 +16,19 @@ from pathlib import Path
 from typing import Callable, Iterator
 
 from . import kernel, machine, payload, scenarios
+from .arch import AMD64, ARM64, ARM64_16K, Arch
 from .errors import LabError, tail
 
-BINARIES = ["roundtrip", "handles", "sendvec", "contention", "buffers", "conformance", "headroom-binderd", "headroom-oomd"]
+BINARIES = [
+    "roundtrip", "handles", "sendvec", "contention", "buffers", "conformance", "headroom", "headroom-binderd", "headroom-oomd",
+    "memory-hog", "lease_client",
+]
 QUICK_BINARIES = ["contention", "conformance", "headroom-binderd", "headroom-oomd"]
+LIMITS_BINARIES = ["buffers", "headroom", "headroom-binderd", "headroom-oomd", "memory-hog", "lease_client"]
+ARM64_BINARIES = ["roundtrip", "conformance", *LIMITS_BINARIES]
+LIMIT_BYTES = 64 << 20
+# Of the blocks that lease_client allocates.
+PIECE_BYTES = 4096
 REPO = payload.LAB.parent
 # Handles in use at most. 6.1 takes quadratic time: 100,000 would take half an hour of emulation.
 HANDLES = {"6.1": 40_000}
@@ -45,30 +55,60 @@ class Step:
     alone: bool = False
 
 
+@dataclass(frozen=True)
+class Guest:
+    """A kernel line on an architecture."""
+
+    line: str
+    arch: Arch = AMD64
+
+    @property
+    def label(self) -> str:
+        """Its name in steps and results."""
+        return self.arch.label(self.line)
+
+    @property
+    def kernel(self) -> kernel.Kernel:
+        """Its kernel."""
+        return kernel.get(self.line, self.arch)
+
+
+# Pages of 4 KiB and of 16 KiB.
+ARM64_GUESTS = [Guest("6.12", ARM64), Guest("6.12", ARM64_16K)]
+# Older than what is supported: what works without the features of later kernels.
+OLDEST_GUESTS = [Guest("5.10")]
+
+
 @dataclass
 class Plan:
     """The kernels, the scope and the programs of a run."""
 
     kernels: list[str]
     quick: bool
-    binaries: dict[str, Path] = field(default_factory=dict)
+    arm64: list[Guest] = field(default_factory=list)
+    oldest: list[Guest] = field(default_factory=list)
+    # By Debian's name of the architecture, and by name.
+    binaries: dict[str, dict[str, Path]] = field(default_factory=dict)
 
     def steps(self) -> Iterator[Step]:
         """All steps; of those that may run in parallel the longest first."""
-        for line in self.kernels:
-            yield Step(f"handles-{line}", "handles", lambda out, line=line: self.handles(line, out))
-        for line in self.kernels:
-            yield Step(f"contention-{line}", "contention", lambda out, line=line: self.contention(line, out))
-        for line in self.kernels:
-            yield Step(f"sendvec-{line}", "sendvec", lambda out, line=line: self.sendvec(line, out))
-        for line in self.kernels:
-            yield Step(f"roundtrip-{line}", "roundtrip", lambda out, line=line: self.roundtrip(line, out))
-        for line in self.kernels:
-            yield Step(f"conformance-{line}", "conformance", lambda out, line=line: self.conformance(line, out), alone=True)
+        guests = [Guest(line) for line in self.kernels]
+        for guest in guests:
+            yield Step(f"handles-{guest.label}", "handles", lambda out, guest=guest: self.handles(guest, out))
+        for guest in guests:
+            yield Step(f"contention-{guest.label}", "contention", lambda out, guest=guest: self.contention(guest, out))
+        for guest in guests:
+            yield Step(f"sendvec-{guest.label}", "sendvec", lambda out, guest=guest: self.sendvec(guest, out))
+        for guest in guests + self.arm64:
+            yield Step(f"roundtrip-{guest.label}", "roundtrip", lambda out, guest=guest: self.roundtrip(guest, out))
+        for guest in guests + self.arm64:
+            yield Step(f"conformance-{guest.label}", "conformance", lambda out, guest=guest: self.conformance(guest, out), alone=True)
+        for guest in self.arm64 + self.oldest:
+            yield Step(f"limits-{guest.label}", "limits", lambda out, guest=guest: self.limits(guest, out), alone=True)
         if self.quick:
-            yield Step("one-cpu-6.12", "one-cpu", lambda out: self.one_cpu("6.12", out), alone=True)
+            yield Step("one-cpu-6.12", "one-cpu", lambda out: self.one_cpu(Guest("6.12"), out), alone=True)
         if not self.quick:
-            yield Step("pressure-6.12", "buffers", lambda out: self.pressure("6.12", out), alone=True)
+            yield Step("pressure-6.12", "buffers", lambda out: self.pressure(Guest("6.12"), out), alone=True)
         for scenario, rounds in self.rounds().items():
             for number in range(1, rounds + 1):
                 for daemon in OOM_DAEMONS if not self.quick else ["headroom"]:
@@ -83,86 +123,95 @@ class Plan:
 
     def build(self) -> None:
         """Builds the programs."""
-        names = [name for name in BINARIES if name in QUICK_BINARIES] if self.quick else BINARIES
-        self.binaries = dict(zip(names, payload.build(names)))
-        self.binaries["lab-tools"] = payload.lab_tools()
+        self.build_for(AMD64, QUICK_BINARIES if self.quick else BINARIES)
+        self.binaries[AMD64.debian]["lab-tools"] = payload.lab_tools()
+        if self.arm64:
+            self.build_for(ARM64, ARM64_BINARIES)
+
+    def build_for(self, architecture: Arch, names: list[str]) -> None:
+        """Builds these programs for an architecture."""
+        self.binaries[architecture.debian] = dict(zip(names, payload.build(names, arch=architecture)))
+
+    def payload(self, guest: Guest, *names: str) -> list[tuple[Path, str]]:
+        """These programs, for the machine's PATH."""
+        return [(self.binaries[guest.arch.debian][name], f"/payload/{name}") for name in names]
 
     # --- benchmarks on the instruction-count clock
 
-    def roundtrip(self, line: str, out: Path) -> None:
+    def roundtrip(self, guest: Guest, out: Path) -> None:
         """Empty and larger calls, beside sockets, pipes and futexes."""
-        self.bench(line, out, ["roundtrip", "--pinned", "--sizes", "4,1024,4096,16384,65536", "--blocks", "5", "--block", "100"])
+        self.bench(guest, out, ["roundtrip", "--pinned", "--sizes", "4,1024,4096,16384,65536", "--blocks", "5", "--block", "100"])
 
-    def handles(self, line: str, out: Path) -> None:
+    def handles(self, guest: Guest, out: Path) -> None:
         """Each call carries a new node."""
-        most = str(HANDLES.get(line, HANDLES_ELSEWHERE))
+        most = str(HANDLES.get(guest.line, HANDLES_ELSEWHERE))
         arguments = ["handles", "--up-to", most, "--rounds", "1", "--naive-samples", "5", "--keep-free-mib", "64"]
         # The mapping does not affect handles: one mapping only, to save 15 minutes.
-        arguments += ["--mapping", "notify-store" if line == "6.1" else "passthrough"]
-        self.bench(line, out, arguments, memory=1536, timeout=3600)
+        arguments += ["--mapping", "notify-store" if guest.line == "6.1" else "passthrough"]
+        self.bench(guest, out, arguments, memory=1536, timeout=3600)
 
-    def sendvec(self, line: str, out: Path) -> None:
+    def sendvec(self, guest: Guest, out: Path) -> None:
         """Sizes only: a memory stressor does not affect an instruction-count clock."""
-        self.bench(line, out, ["sendvec", "--stress-mib", "0", "--pairs", "2", "--block", "100", "--keep-free-mib", "64"])
+        self.bench(guest, out, ["sendvec", "--stress-mib", "0", "--pairs", "2", "--block", "100", "--keep-free-mib", "64"])
 
-    def contention(self, line: str, out: Path) -> None:
+    def contention(self, guest: Guest, out: Path) -> None:
         """Four scheduling classes on one CPU, during reclaim. The other classes make about fifty calls per call of `nice 19`."""
         arguments = ["contention", "--reclaim", "--calls", "150", "--rounds", "2", "--limit-seconds", "600"]
-        self.bench(line, out, arguments, memory=1024, timeout=2400)
+        self.bench(guest, out, arguments, memory=1024, timeout=2400)
 
-    def one_cpu(self, line: str, out: Path) -> None:
+    def one_cpu(self, guest: Guest, out: Path) -> None:
         """Four scheduling classes share one CPU, by the guest's clock: no client may block the others for ever. Its figures are not kept."""
         command = ["contention", "--newcomers", "0", "--calls", "20", "--rounds", "1", "--limit-seconds", "10", "--headroom"]
         spec = machine.Spec(
-            kernel=line, command=command, memory=768, timeout=900,
-            payload=[(self.binaries[one], f"/payload/{one}") for one in ("contention", "headroom-binderd")],
+            kernel=guest.line, arch=guest.arch, command=command, memory=768, timeout=900,
+            payload=self.payload(guest, "contention", "headroom-binderd"),
         )
         results = [json.loads(text) for text in output(spec, "contention").splitlines()]
         served = {(one["case"], one["subject"]) for one in results if one["subject"].startswith("headroom") and one["metric"] == "avg_us"}
         if len(served) != 8:
-            raise LabError(f"contention on one CPU with {line}: 4 classes by 2 mappings expected, only {sorted(served)} were served")
-        result = {"bench": "one-cpu", "case": "four scheduling classes", "subject": f"headroom {line}", "kernel": line}
+            raise LabError(f"contention on one CPU with {guest.label}: 4 classes by 2 mappings expected, only {sorted(served)} were served")
+        result = {"bench": "one-cpu", "case": "four scheduling classes", "subject": f"headroom {guest.label}", "kernel": guest.label}
         write(out, json.dumps({**result, "metric": "served", "value": len(served), "unit": "classes", "runs": 1}))
 
-    def pressure(self, line: str, out: Path) -> None:
+    def pressure(self, guest: Guest, out: Path) -> None:
         """A machine that runs out of memory: the daemon releases idle buffers by itself. On the machine's own clock."""
         spec = machine.Spec(
-            kernel=line, command=["buffers", "--pressure", "--rounds", "5"], cpus=2, memory=768, timeout=1200,
-            payload=[(self.binaries[one], f"/payload/{one}") for one in ("buffers", "headroom-binderd")],
+            kernel=guest.line, arch=guest.arch, command=["buffers", "--pressure", "--rounds", "5"], cpus=2, memory=768, timeout=1200,
+            payload=self.payload(guest, "buffers", "headroom-binderd"),
         )
         lines = []
         for result in map(json.loads, output(spec, "buffers").splitlines()):
-            result |= {"subject": f"{result['subject']} {line}", "kernel": line}
+            result |= {"subject": f"{result['subject']} {guest.label}", "kernel": guest.label}
             lines.append(json.dumps(result))
         write(out, "\n".join(lines))
 
-    def bench(self, line: str, out: Path, arguments: list[str], memory: int = 768, timeout: float = 1200) -> None:
+    def bench(self, guest: Guest, out: Path, arguments: list[str], memory: int = 768, timeout: float = 1200) -> None:
         """Runs one benchmark on the kernel's driver and on ours, in one machine. Adds the kernel to each result."""
         name = arguments[0]
-        command = [*arguments, "--device", "/dev/binder", "--subject", f"{kernel.get(line).driver.value}-{line}", "--headroom"]
+        command = [*arguments, "--device", "/dev/binder", "--subject", f"{guest.kernel.driver.value}-{guest.label}", "--headroom"]
         spec = machine.Spec(
-            kernel=line, command=command, icount=True, memory=memory, timeout=timeout,
-            payload=[(self.binaries[one], f"/payload/{one}") for one in (name, "headroom-binderd")],
+            kernel=guest.line, arch=guest.arch, command=command, icount=True, memory=memory, timeout=timeout,
+            payload=self.payload(guest, name, "headroom-binderd"),
         )
         results = output(spec, name)
         lines = []
         for result in map(json.loads, results.splitlines()):
             if not result["subject"].startswith("kernel-"):
-                result["subject"] = f"{result['subject']} {line}"
-            result |= {"case": f"icount: {result['case']}", "kernel": line, "clock": "icount"}
+                result["subject"] = f"{result['subject']} {guest.label}"
+            result |= {"case": f"icount: {result['case']}", "kernel": guest.label, "clock": "icount"}
             lines.append(json.dumps(result))
         write(out, "\n".join(lines))
 
     # --- conformance
 
-    def conformance(self, line: str, out: Path) -> None:
+    def conformance(self, guest: Guest, out: Path) -> None:
         """Repeated once if it fails: a case that checks whether a call blocks depends on time, and fails on a busy host."""
         try:
-            self.conformance_once(line, out)
+            self.conformance_once(guest, out)
         except LabError:
-            self.conformance_once(line, out)
+            self.conformance_once(guest, out)
 
-    def conformance_once(self, line: str, out: Path) -> None:
+    def conformance_once(self, guest: Guest, out: Path) -> None:
         """The kernel's driver behaves as recorded, and ours on this kernel has the listed differences only."""
         client = "conformance --hangs-after 15000"
         serve = """
@@ -177,38 +226,38 @@ class Plan:
             done
         """
         spec = machine.Spec(
-            kernel=line, timeout=1500, cpus=2, memory=1024,
+            kernel=guest.line, arch=guest.arch, timeout=1500, cpus=2, memory=1024,
             command=["sh", "-ec", f"{client} --device /dev/binder\necho '#### ours'\n{serve}\n{client} --device /run/bus/binder\nkill $daemon"],
-            payload=[(self.binaries[one], f"/payload/{one}") for one in ("conformance", "headroom-binderd")],
+            payload=self.payload(guest, "conformance", "headroom-binderd"),
         )
         theirs, _, ours = output(spec, "conformance").partition("#### ours\n")
         if not ours:
-            raise LabError(f"conformance on {line}: no transcript of ours")
+            raise LabError(f"conformance on {guest.label}: no transcript of ours")
         transcripts = out.parent / "conformance"
         transcripts.mkdir(exist_ok=True)
-        for name, text in ((f"kernel-{line}.txt", theirs), (f"headroom-{line}.txt", ours)):
+        for name, text in ((f"kernel-{guest.label}.txt", theirs), (f"headroom-{guest.label}.txt", ours)):
             (transcripts / name).write_text(text)
         reference = REPO / "conformance/reference"
-        lists = [REPO / "conformance" / name for name in ("known-differences.toml", f"known-differences-{line}.toml")]
+        lists = [REPO / "conformance" / name for name in ("known-differences.toml", f"known-differences-{guest.label}.toml")]
         lists = [path for path in lists if path.exists()]
-        against_record = self.compare(reference / f"{line}.txt", transcripts / f"kernel-{line}.txt", [])
+        against_record = self.compare(reference / f"{guest.line}.txt", transcripts / f"kernel-{guest.label}.txt", [])
         # Differences are listed against the driver of 6.12, on every kernel.
-        against_ours = self.compare(reference / "6.12.txt", transcripts / f"headroom-{line}.txt", lists)
-        (transcripts / f"differences-{line}.txt").write_text(against_ours)
+        against_ours = self.compare(reference / "6.12.txt", transcripts / f"headroom-{guest.label}.txt", lists)
+        (transcripts / f"differences-{guest.label}.txt").write_text(against_ours)
         unlike, unknown = UNEXPECTED.findall(against_record), UNEXPECTED.findall(against_ours)
-        result = {"bench": "conformance", "case": f"on Linux {line}", "unit": "cases", "runs": 1}
+        result = {"bench": "conformance", "case": f"on Linux {guest.label}", "unit": "cases", "runs": 1}
         write(out, "\n".join(json.dumps(result | more) for more in (
-            {"subject": f"kernel-{line}", "metric": "unlike_its_record", "value": len(unlike)},
-            {"subject": f"headroom {line}", "metric": "cases", "value": sum(text.startswith("== ") for text in ours.splitlines())},
-            {"subject": f"headroom {line}", "metric": "known_differences", "value": len(LISTED.findall(against_ours))},
-            {"subject": f"headroom {line}", "metric": "unknown_differences", "value": len(unknown)},
+            {"subject": f"kernel-{guest.label}", "metric": "unlike_its_record", "value": len(unlike)},
+            {"subject": f"headroom {guest.label}", "metric": "cases", "value": sum(text.startswith("== ") for text in ours.splitlines())},
+            {"subject": f"headroom {guest.label}", "metric": "known_differences", "value": len(LISTED.findall(against_ours))},
+            {"subject": f"headroom {guest.label}", "metric": "unknown_differences", "value": len(unknown)},
         )))
         if unlike or unknown:
-            raise LabError(f"conformance on {line}: not as its record: {unlike}; ours, not as listed: {unknown}; see {transcripts}")
+            raise LabError(f"conformance on {guest.label}: not as its record: {unlike}; ours, not as listed: {unknown}; see {transcripts}")
 
     def compare(self, reference: Path, ours: Path, lists: list[Path]) -> str:
         """The output of `conformance compare`."""
-        argv = [self.binaries["conformance"], "compare", reference, ours]
+        argv = [self.binaries[AMD64.debian]["conformance"], "compare", reference, ours]
         for known in lists:
             argv += ["--known", known]
         done = subprocess.run(argv, capture_output=True, text=True, check=False)
@@ -216,15 +265,41 @@ class Plan:
             raise LabError(f"conformance compare {reference} {ours}:\n{tail(done.stderr)}")
         return done.stdout
 
+    # --- limits of users
+
+    def limits(self, guest: Guest, out: Path) -> None:
+        """A user's limit: the process that exceeds it is killed, tmalloc is refused memory instead, and a bus releases idle buffers."""
+        spec = machine.Spec(
+            kernel=guest.line, arch=guest.arch, timeout=900, cpus=2, memory=1024, command=["/lab/limits"],
+            payload=self.payload(guest, *LIMITS_BINARIES),
+        )
+        first, *rest = output(spec, "limits").splitlines()
+        found = json.loads(first)
+        victims = [one for one in found["why"]["decisions"] if one.get("killer")]
+        if found["exit_code"] != 128 + signal.SIGKILL or len(victims) != 1:
+            raise LabError(f"limits on {guest.label}: the process that exceeded the limit ended with {found['exit_code']}: {victims}")
+        reserved = found["pieces"] * PIECE_BYTES
+        if not LIMIT_BYTES // 2 < reserved < LIMIT_BYTES:
+            raise LabError(f"limits on {guest.label}: tmalloc got {reserved} bytes of {LIMIT_BYTES}")
+        victim = victims[0]
+        result = {"bench": "limits", "case": f"64 MiB, killed by the {victim['killer']}", "subject": f"headroom {guest.label}",
+                  "kernel": guest.label, "unit": "B", "runs": 1}
+        lines = [json.dumps(result | {"metric": metric, "value": value}) for metric, value in (
+            ("over_limit", victim["used_bytes"] - victim["hard_bytes"]), ("reserved", reserved),
+        )]
+        for line in map(json.loads, rest):
+            lines.append(json.dumps(line | {"subject": f"{line['subject']} {guest.label}", "kernel": guest.label}))
+        write(out, "\n".join(lines))
+
     # --- killers
 
     def scenario(self, scenario: str, daemon: str, number: int, out: Path) -> None:
         """One run of one scenario."""
         with tempfile.TemporaryDirectory(prefix="headroom-lab-") as directory:
-            shutil.copy(self.binaries["headroom-oomd"], Path(directory) / "headroom-oomd")
+            shutil.copy(self.binaries[AMD64.debian]["headroom-oomd"], Path(directory) / "headroom-oomd")
             setting = scenarios.Setting(headroom=Path(directory))
             for attempt in range(1, ATTEMPTS + 1):
-                result = scenarios.run(setting, scenario, daemon, self.binaries["lab-tools"])
+                result = scenarios.run(setting, scenario, daemon, self.binaries[AMD64.debian]["lab-tools"])
                 if result["observer_late_ms_max"] <= STARVED_MS:
                     break
         write(out, json.dumps({**result, "run": number, "attempts": attempt}))
@@ -236,7 +311,7 @@ def output(spec: machine.Spec, name: str) -> str:
     outcome = machine.run(spec, out, err)
     if outcome.status != 0:
         errors = err.getvalue().decode(errors="replace")
-        raise LabError(f"{name} on {spec.kernel}: status {outcome.status}\n{tail(errors, 30)}")
+        raise LabError(f"{name} on {spec.arch.label(spec.kernel)}: status {outcome.status}\n{tail(errors, 30)}")
     return out.getvalue().decode(errors="replace")
 
 
@@ -273,8 +348,3 @@ def table(files: list[Path], metric: str) -> list[str]:
     lines += [[line, case, *(row.get(column, "-") for column in columns)] for (line, case), row in rows.items()]
     widths = [max(map(len, column)) for column in zip(*lines)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(cells, widths)).rstrip() for cells in lines]
-
-
-def kernels_of(names: list[str] | None) -> list[str]:
-    """Which kernels; all of them by default."""
-    return list(names or kernel.LINES)

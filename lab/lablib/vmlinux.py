@@ -1,4 +1,4 @@
-"""The ELF kernel inside a bzImage: QEMU boots it directly, which saves decompressing it in emulation."""
+"""The kernel that QEMU boots. On x86 the ELF kernel inside a bzImage, which saves decompressing it in emulation."""
 
 import gzip
 import lzma
@@ -10,13 +10,18 @@ from .errors import LabError
 
 # Offsets in the x86 boot protocol's setup header.
 SETUP_SECTS, HEADER_MAGIC, PAYLOAD_OFFSET, PAYLOAD_LENGTH = 0x1F1, 0x202, 0x248, 0x24C
+# Offset of the magic number of an uncompressed arm64 kernel.
+ARM64_MAGIC = 0x38
 
 
 def extract(image: Path, out: Path) -> None:
-    """Writes the uncompressed ELF kernel of `image` to `out`."""
+    """Writes the uncompressed kernel of `image` to `out`."""
     data = image.read_bytes()
+    if data[ARM64_MAGIC:ARM64_MAGIC + 4] == b"ARMd":
+        out.write_bytes(data)
+        return
     if data[HEADER_MAGIC:HEADER_MAGIC + 4] != b"HdrS":
-        raise LabError(f"{image} is not an x86 bzImage")
+        raise LabError(f"{image} is neither an x86 bzImage nor an uncompressed arm64 kernel")
     protected_mode = ((data[SETUP_SECTS] or 4) + 1) * 512
     offset, = struct.unpack_from("<I", data, PAYLOAD_OFFSET)
     length, = struct.unpack_from("<I", data, PAYLOAD_LENGTH)
