@@ -51,10 +51,12 @@ struct State {
     events: Vec<Event>,
     samples: Vec<ProcessSample>,
     armed: Option<ProcessId>,
+    /// The kernel program kills while processes are listed.
+    kills_during_scan: bool,
     releases: u32,
     /// Number of allocations when the last events were delivered.
     at_event: u64,
-    /// Allocations from then until the latch was taken, which is right after the signal.
+    /// Allocations from then until the victim's pages are counted, which is right after the signal.
     before_signal: Option<u64>,
 }
 
@@ -110,13 +112,16 @@ impl Watch for FakeWatch {
             .map(|sample| Charged { account: sample.uid.into(), pages: sample.charged_pages() }))
     }
 
-    fn take_latch(&mut self, _: AccountId, victim: ProcessId) -> Result<bool, NotifierError> {
+    fn take_latch(&mut self, _: AccountId) -> Result<bool, NotifierError> {
+        Ok(!std::mem::replace(&mut self.state().usage.latched, true))
+    }
+
+    fn count_dying(&mut self, _: AccountId, victim: ProcessId) -> Result<(), NotifierError> {
         let mut state = self.state();
         let found = state.samples.iter().find(|sample| sample.id() == victim);
         state.usage.dying_pages = found.map_or(0, ProcessSample::charged_pages);
         state.before_signal = Some(allocations() - state.at_event);
-        state.usage.latched = true;
-        Ok(true)
+        Ok(())
     }
 
     fn release_latch(&mut self, _: AccountId) {
@@ -138,7 +143,9 @@ impl Watch for FakeWatch {
     }
 
     fn processes(&self, out: &mut Vec<ProcessSample>) -> Result<(), NotifierError> {
-        out.clone_from(&self.state().samples);
+        let mut state = self.state();
+        out.clone_from(&state.samples);
+        state.usage.latched |= state.kills_during_scan;
         Ok(())
     }
 
@@ -390,6 +397,19 @@ fn an_armed_process_that_is_gone_is_replaced_at_the_last_moment() {
     bench.state().samples.remove(0);
     bench.cross_hard(1001, None);
     bench.until("the other one dies", |bench| bench.processes[1].signal() == Some(9));
+}
+
+#[test]
+fn a_kill_by_the_notifier_during_the_choice_prevents_another_one() {
+    let Some(mut bench) = Bench::new(&[600, 500]) else { return };
+    bench.state().kills_during_scan = true;
+    bench.cross_hard(1001, None);
+    assert!(bench.oom.records().get(1).is_none());
+    assert!(bench.processes.iter_mut().all(|it| it.0.try_wait().unwrap().is_none()));
+    bench.state().kills_during_scan = false;
+    bench.state().usage.latched = false;
+    bench.cross_hard(1001, None);
+    bench.until("the larger one dies", |bench| bench.processes[0].signal() == Some(9));
 }
 
 #[test]

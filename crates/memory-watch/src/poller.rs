@@ -293,15 +293,14 @@ impl Watch for ProcPoller {
         Ok(Some(Charged { account, pages: now.counted_pages(count) }))
     }
 
-    fn take_latch(&mut self, account: AccountId, victim: ProcessId) -> Result<bool, NotifierError> {
+    fn take_latch(&mut self, account: AccountId) -> Result<bool, NotifierError> {
         let user = self.user(account)?;
-        if user.usage.latched {
-            return Ok(false);
-        }
-        user.usage.latched = true;
-        user.victim = Some(victim);
-        self.scan()?;
-        Ok(true)
+        Ok(!std::mem::replace(&mut user.usage.latched, true))
+    }
+
+    fn count_dying(&mut self, account: AccountId, victim: ProcessId) -> Result<(), NotifierError> {
+        self.user(account)?.victim = Some(victim);
+        self.scan().map(drop)
     }
 
     fn release_latch(&mut self, account: AccountId) {

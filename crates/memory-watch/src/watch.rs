@@ -424,10 +424,13 @@ pub trait Watch: Send {
         kills: UnarmedKills,
     ) -> Result<(), NotifierError>;
 
-    /// Takes the user's latch before the owner kills this process itself, so that the watch does
-    /// not kill meanwhile, and counts the process's pages as dying. Returns `false` if a victim is
-    /// dying already: the owner must not kill another one.
-    fn take_latch(&mut self, account: AccountId, victim: ProcessId) -> Result<bool, NotifierError>;
+    /// Takes the user's latch before the owner kills a process itself, so that the watch does not
+    /// kill meanwhile. Returns `false` if a victim is dying already: the owner must not kill
+    /// another one. Neither allocates nor reads processes.
+    fn take_latch(&mut self, account: AccountId) -> Result<bool, NotifierError>;
+
+    /// Counts the pages of a killed process as dying until the latch is released.
+    fn count_dying(&mut self, account: AccountId, victim: ProcessId) -> Result<(), NotifierError>;
 
     /// Releases the latch after the victim's memory is back (or its grace period is over): the next
     /// process may be killed.

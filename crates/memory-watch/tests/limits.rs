@@ -409,8 +409,9 @@ fn the_owners_own_kill_holds_the_latch_and_counts_as_dying() {
     let mut idle = Hog::start(uid);
     idle.execute("touch 9000");
     let chosen = victim(&notifier, &idle);
-    assert!(notifier.take_latch(uid.into(), chosen).unwrap());
-    assert!(!notifier.take_latch(uid.into(), chosen).unwrap(), "one at a time");
+    assert!(notifier.take_latch(uid.into()).unwrap());
+    notifier.count_dying(uid.into(), chosen).unwrap();
+    assert!(!notifier.take_latch(uid.into()).unwrap(), "one at a time");
     let usage = notifier.usage(uid.into()).unwrap();
     assert!(usage.latched && usage.dying_pages >= 9000, "{usage:?}");
     assert!(usage.live_pages() < 1000);

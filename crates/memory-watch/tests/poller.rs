@@ -33,8 +33,9 @@ fn polling_reports_both_crossings_without_kills() {
     let sample = samples.iter().find(|sample| sample.tgid == hog.pid()).expect("the hog");
     assert_eq!(poller.usage(uid.into()).unwrap().pages, sample.charged_pages());
 
-    assert!(poller.take_latch(uid.into(), sample.id()).unwrap());
-    assert!(!poller.take_latch(uid.into(), sample.id()).unwrap());
+    assert!(poller.take_latch(uid.into()).unwrap());
+    poller.count_dying(uid.into(), sample.id()).unwrap();
+    assert!(!poller.take_latch(uid.into()).unwrap());
     assert_eq!(poller.usage(uid.into()).unwrap().live_pages(), 0);
     drop(hog);
     poller.reconcile().unwrap();

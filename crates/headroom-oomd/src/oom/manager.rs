@@ -521,12 +521,13 @@ impl OomManager {
         is_news.then(|| self.records.add(observed_record(plan)))
     }
 
-    /// Carries out a kill. `None`: the victim could not be signalled.
+    /// Carries out a kill. `None`: the victim could not be signalled, or the kernel program has
+    /// killed meanwhile.
     fn execute(&mut self, plan: KillPlan) -> Option<u64> {
         let payer = plan.payer.account;
         let victims = std::iter::once(&plan.choice.victim).chain(&plan.choice.others);
         let bytes = victims.map(Process::freed_bytes).fold(0, u64::saturating_add);
-        let record = self.executor.execute(plan, &mut self.state, &mut self.records).ok()?;
+        let record = self.executor.execute(plan, &mut self.state, &mut self.records)?;
         self.user_limits.forget_no_victim(payer);
         self.system_monitor.credit(bytes);
         Some(record)

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use memory_ledger::{AccountId, Latch};
+use memory_ledger::AccountId;
 use memory_watch::Inherited;
 
 use super::inherited_limits::{self, SavedLimit};
@@ -47,8 +47,8 @@ impl OomManager {
         let SharedState { accounts, kills, .. } = &mut self.state;
         for (account, victim) in kills.latched() {
             if accounts.ledger().account(account).is_some()
-                && accounts.latch(account) == Latch::Free
-                && let Err(error) = accounts.watch_mut().take_latch(account, victim)
+                && matches!(accounts.watch_mut().take_latch(account), Ok(true))
+                && let Err(error) = accounts.watch_mut().count_dying(account, victim)
             {
                 tracing::warn!(%account, "the notifier does not know of the victim: {error}");
             }

@@ -94,8 +94,6 @@ impl UserLimits {
             return Decision::Nothing;
         }
         self.unconfirmed.remove(&account);
-        // The kernel program has the same victim in its slot: if it kills at this very moment, it
-        // kills the same process. The latch, which needs a scan, can be taken after the signal.
         let ready = self.take(account).filter(|armed| !armed.pinned.victim.has_exited());
         let armed = match ready {
             Some(armed) => armed,

@@ -120,11 +120,13 @@ impl Watch for FakeWatch {
         Ok(())
     }
 
-    fn take_latch(&mut self, _: AccountId, _: ProcessId) -> Result<bool, NotifierError> {
-        let mut state = lock(&self.state);
-        state.usage.dying_pages = self.pages;
-        state.usage.latched = true;
-        Ok(true)
+    fn take_latch(&mut self, _: AccountId) -> Result<bool, NotifierError> {
+        Ok(!std::mem::replace(&mut lock(&self.state).usage.latched, true))
+    }
+
+    fn count_dying(&mut self, _: AccountId, _: ProcessId) -> Result<(), NotifierError> {
+        lock(&self.state).usage.dying_pages = self.pages;
+        Ok(())
     }
 
     fn release_latch(&mut self, _: AccountId) {

@@ -21,7 +21,7 @@ use std::cell::RefCell;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::Path;
-use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -381,11 +381,13 @@ impl Watch for Notifier {
         }))
     }
 
-    fn take_latch(&mut self, account: AccountId, victim: ProcessId) -> Result<bool, NotifierError> {
+    fn take_latch(&mut self, account: AccountId) -> Result<bool, NotifierError> {
         let slot = self.slot_or_error(account)?;
-        if slot.latch.compare_exchange(0, 1, Release, Relaxed).is_err() {
-            return Ok(false);
-        }
+        Ok(slot.latch.compare_exchange(0, 1, AcqRel, Relaxed).is_ok())
+    }
+
+    fn count_dying(&mut self, account: AccountId, victim: ProcessId) -> Result<(), NotifierError> {
+        let slot = self.slot_or_error(account)?;
         let mut samples = Vec::new();
         self.processes(&mut samples)?;
         let found = samples.iter().find(|sample| sample.id() == victim);
@@ -395,7 +397,7 @@ impl Watch for Notifier {
             slot.dying_pages.store(account.charged(slot.counts()), Relaxed);
             slot.victim_mm.store(mm, Release);
         }
-        Ok(true)
+        Ok(())
     }
 
     fn release_latch(&mut self, account: AccountId) {

@@ -27,7 +27,7 @@ use self::killed_member::KilledMember;
 use self::reaping::Reaping;
 use self::shared_memory::SharedMemory;
 use super::accounts::Accounts;
-use super::kill_plan::{CgroupScope, KillPlan, Method, open};
+use super::kill_plan::{CgroupScope, KillPlan, Method, Purpose, open};
 use super::kill_record::kill_record;
 use super::rate_monitor::RateMonitor;
 use super::saved_kills::SavedVictim;
@@ -70,8 +70,8 @@ impl Executor {
         }
     }
 
-    /// Carries out a kill. Returns the number of its record, or an error if the victim could not be
-    /// signalled.
+    /// Carries out a kill. Returns the number of its record. `None`: the victim could not be
+    /// signalled, or the kernel program has killed meanwhile.
     ///
     /// Up to the signal of a plan with an armed victim nothing allocates, locks or logs, unless
     /// other processes use the victim's memory.
@@ -80,17 +80,19 @@ impl Executor {
         mut plan: KillPlan,
         state: &mut SharedState,
         records: &mut Records,
-    ) -> Result<u64, KillError> {
+    ) -> Option<u64> {
         run_pre_kill_hook(&plan, records);
+        let payer = plan.payer.account;
+        let claim = Claim::of(&plan, &mut state.accounts)?;
         let shared = stop_shared(&plan, state);
-        let sent = match send(&plan) {
-            Ok(sent) => sent,
-            Err(error) => {
-                if let Some(shared) = shared {
-                    shared.release();
-                }
-                return Err(error);
+        let Ok(sent) = send(&plan) else {
+            if let Some(shared) = shared {
+                shared.release();
             }
+            if claim == Claim::Latch {
+                state.accounts.watch_mut().release_latch(payer);
+            }
+            return None;
         };
         let cgroup = plan.purpose.cgroup().map(|scope| ChargedAccount {
             account: scope.account(),
@@ -110,7 +112,10 @@ impl Executor {
             payer: plan.payer,
             cgroup,
         });
-        take_latch(latch, plan.payer.account, process.id, &mut state.accounts);
+        match claim {
+            Claim::Latch => count_dying(payer, process.id, &mut state.accounts),
+            Claim::Nothing => take_latch(latch, payer, process.id, &mut state.accounts),
+        }
         match &plan.pinned {
             Some(pinned) => {
                 self.reaping.add(token, pinned.victim.clone(), &mut state.kills);
@@ -130,7 +135,7 @@ impl Executor {
         }
         let record = self.record(plan, &sent, records);
         state.kills.set_record(token, record);
-        Ok(record)
+        Some(record)
     }
 
     fn record(&mut self, plan: KillPlan, sent: &Sent, records: &mut Records) -> u64 {
@@ -298,11 +303,41 @@ fn send(plan: &KillPlan) -> Result<Sent, KillError> {
     Ok(Sent { signal, at_ns: monotonic_ns() })
 }
 
+/// What is taken before a signal is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Claim {
+    Nothing,
+    /// The latch of the account.
+    Latch,
+}
+
+impl Claim {
+    /// For the kill of an account that exceeds its limit. The choice of a victim and a hook take
+    /// time, in which the kernel program may have killed another process: then `None`.
+    fn of(plan: &KillPlan, accounts: &mut Accounts) -> Option<Self> {
+        let Purpose::Limit(account) = plan.purpose else { return Some(Self::Nothing) };
+        // The latch is taken for the victim that another process holds at its exit.
+        let is_for_victim = matches!(plan.choice.cause, Cause::HoldsVictim(_));
+        if plan.method != Method::Kill || is_for_victim {
+            return Some(Self::Nothing);
+        }
+        match accounts.watch_mut().take_latch(account) {
+            Ok(is_taken) => is_taken.then_some(Self::Latch),
+            // The account has no limit any more.
+            Err(_) => Some(Self::Nothing),
+        }
+    }
+}
+
 fn take_latch(latch: LatchAction, account: AccountId, victim: ProcessId, accounts: &mut Accounts) {
     // `Ok(false)`: the kernel program has killed at this very moment, and its event is pending.
-    if latch == LatchAction::Take
-        && let Err(error) = accounts.watch_mut().take_latch(account, victim)
-    {
+    if latch == LatchAction::Take && matches!(accounts.watch_mut().take_latch(account), Ok(true)) {
+        count_dying(account, victim, accounts);
+    }
+}
+
+fn count_dying(account: AccountId, victim: ProcessId, accounts: &mut Accounts) {
+    if let Err(error) = accounts.watch_mut().count_dying(account, victim) {
         tracing::warn!(%account, "the notifier does not know of the victim: {error}");
     }
 }
