@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use owners::{Owner, Rate};
 
 use crate::maps::Lookup;
-use crate::owner_budgets::OwnerBudgets;
+use crate::owner_budgets::{Exempt, OwnerBudgets};
 
 /// Number of areas after which a lookup is aborted. 40,000 were read in 20 ms.
 pub(crate) const MAX_AREAS: u64 = 80_000;
@@ -25,7 +25,7 @@ pub(crate) struct LookupBudgets(OwnerBudgets);
 
 impl LookupBudgets {
     pub(crate) fn new() -> Self {
-        Self(OwnerBudgets::new(BUDGET))
+        Self(OwnerBudgets::new(BUDGET, Exempt::RootAndServer))
     }
 
     /// The budgets that were used.

@@ -1,24 +1,32 @@
 //! Work of the event loop that each owner may cause per second.
-//!
-//! Root and the server's own user could stop the server anyway, and have no limit.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
 
 use owners::{Owner, Rate, TokenBuckets, Uid};
 
+/// Owners without a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Exempt {
+    /// None: the work delays other programs, whoever causes it.
+    Nobody,
+    /// Root and the server's own user, who could stop the server anyway.
+    RootAndServer,
+}
+
 /// One token bucket per owner.
 pub(crate) struct OwnerBudgets {
     begun: Instant,
     own: Owner,
+    exempt: Exempt,
     buckets: TokenBuckets<Owner>,
 }
 
 impl OwnerBudgets {
     /// All full.
-    pub(crate) fn new(rate: Rate) -> Self {
+    pub(crate) fn new(rate: Rate, exempt: Exempt) -> Self {
         let own = Owner::User(Uid(rustix::process::geteuid().as_raw()));
-        Self { begun: Instant::now(), own, buckets: TokenBuckets::new(rate) }
+        Self { begun: Instant::now(), own, exempt, buckets: TokenBuckets::new(rate) }
     }
 
     /// The budgets that were used.
@@ -36,7 +44,7 @@ impl OwnerBudgets {
     }
 
     fn is_exempt(&self, owner: Owner) -> bool {
-        owner.is_root() || owner == self.own
+        self.exempt == Exempt::RootAndServer && (owner.is_root() || owner == self.own)
     }
 
     /// Whether the owner has budget left.
@@ -65,22 +73,24 @@ mod tests {
 
     #[test]
     fn an_owner_without_budget_does_not_affect_others() {
-        let mut budgets = OwnerBudgets::new(ONCE);
+        let mut budgets = OwnerBudgets::new(ONCE, Exempt::RootAndServer);
         budgets.charge(USER, 2 * ONCE.burst);
         assert!(!budgets.has_left(USER));
         assert!(budgets.has_left(OTHER));
     }
 
     #[test]
-    fn root_has_no_limit() {
-        let mut budgets = OwnerBudgets::new(ONCE);
-        budgets.charge(Owner::User(Uid::ROOT), 2 * ONCE.burst);
-        assert!(budgets.has_left(Owner::User(Uid::ROOT)));
+    fn root_has_a_limit_where_nobody_is_exempt() {
+        for (exempt, has_left) in [(Exempt::RootAndServer, true), (Exempt::Nobody, false)] {
+            let mut budgets = OwnerBudgets::new(ONCE, exempt);
+            budgets.charge(Owner::User(Uid::ROOT), 2 * ONCE.burst);
+            assert_eq!(budgets.has_left(Owner::User(Uid::ROOT)), has_left, "{exempt:?}");
+        }
     }
 
     #[test]
     fn no_work_costs_nothing() {
-        let mut budgets = OwnerBudgets::new(ONCE);
+        let mut budgets = OwnerBudgets::new(ONCE, Exempt::RootAndServer);
         budgets.charge(USER, 0);
         assert!(budgets.buckets.is_unused());
     }

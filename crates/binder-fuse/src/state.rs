@@ -18,7 +18,7 @@ use crate::files::SavedFiles;
 use crate::host::{OpenKey, SavedHostBudgets, SavedOpen};
 use crate::mapping::{MappingKind, SavedBacking, machine_page_size};
 use crate::mount::SavedMount;
-use crate::server::{Agreement, PendingIoctl, SavedFreeze};
+use crate::server::{Agreement, PendingIoctl, SavedFreeze, Slice};
 use crate::task_watch::SavedTask;
 use crate::tree::Tree;
 
@@ -69,9 +69,11 @@ pub struct ServerState<D> {
     driver: SavedDriver<D>,
     server: SavedServer,
     budgets: SavedBudgets,
+    /// Calls that were not started, or not completed.
+    calls: Vec<Slice>,
 }
 
-/// A server in format 1, which does not have the budgets: they start full.
+/// A server in format 1: without budgets, which start full, and without incomplete calls.
 #[derive(Deserialize)]
 pub struct ServerStateFormat1 {
     driver: SavedDriver<Driver>,
@@ -84,7 +86,7 @@ impl SavedState for ServerState<Driver> {
 
 impl From<ServerStateFormat1> for ServerState<Driver> {
     fn from(ServerStateFormat1 { driver, server }: ServerStateFormat1) -> Self {
-        Self { driver, server, budgets: SavedBudgets::default() }
+        Self { driver, server, budgets: SavedBudgets::default(), calls: Vec::new() }
     }
 }
 
@@ -93,11 +95,17 @@ pub struct VerifiedState {
     pub(crate) driver: Driver,
     pub(crate) server: SavedServer,
     pub(crate) budgets: SavedBudgets,
+    pub(crate) calls: Vec<Slice>,
 }
 
 impl<'a> ServerState<&'a Driver> {
-    pub(crate) fn new(driver: &'a Driver, server: SavedServer, budgets: SavedBudgets) -> Self {
-        Self { driver: SavedDriver::new(driver), server, budgets }
+    pub(crate) fn new(
+        driver: &'a Driver,
+        server: SavedServer,
+        budgets: SavedBudgets,
+        calls: Vec<Slice>,
+    ) -> Self {
+        Self { driver: SavedDriver::new(driver), server, budgets, calls }
     }
 }
 
@@ -111,10 +119,10 @@ impl<D> ServerState<D> {
 impl ServerState<Driver> {
     /// Verifies every invariant. The server then continues as the one that was written.
     pub fn verify(self) -> Result<VerifiedState, StateError> {
-        let Self { driver, server, budgets } = self;
+        let Self { driver, server, budgets, calls } = self;
         let driver = driver.verify(machine_page_size())?;
-        server.verify(&driver).map_err(StateError::Inconsistent)?;
-        Ok(VerifiedState { driver, server, budgets })
+        server.verify(&driver, &calls).map_err(StateError::Inconsistent)?;
+        Ok(VerifiedState { driver, server, budgets, calls })
     }
 }
 
@@ -130,11 +138,11 @@ impl SavedServer {
         all.flatten().collect()
     }
 
-    fn verify(&self, driver: &Driver) -> Result<(), String> {
+    fn verify(&self, driver: &Driver, calls: &[Slice]) -> Result<(), String> {
         check_descriptors(self.descriptors())?;
         self.tree.check(driver)?;
         self.check_opens(driver)?;
-        self.check_parked(driver)?;
+        self.check_calls(driver, calls)?;
         self.check_tasks()?;
         self.check_freezes(driver)?;
         match driver.files_in_transit().find(|&token| !self.files.contains(token)) {
@@ -168,26 +176,34 @@ impl SavedServer {
         Ok(())
     }
 
-    /// Each parked read of the driver is one request, and each thread that waits waits in one.
-    fn check_parked(&self, driver: &Driver) -> Result<(), String> {
-        let mut parked = HashMap::new();
-        for request in &self.parked {
-            let open = self.opens.get(request.key);
-            let open = open.filter(|open| open.process == request.caller.process);
-            let open = open.ok_or_else(|| format!("request {} has no open", request.unique))?;
-            if open.calls.request(request.caller.tid) != Some(request.unique) {
-                return Err(format!("request {} is that of no thread", request.unique));
-            }
-            parked.insert(request.unique, (open.process, request.caller.tid));
-        }
+    /// Each parked read of the driver is one request, and each thread that waits waits in one, or
+    /// in a call.
+    fn check_calls(&self, driver: &Driver, calls: &[Slice]) -> Result<(), String> {
+        let parked = self.threads_of(&self.parked)?;
+        let calls: Vec<_> = calls.iter().map(|call| call.request).collect();
+        let calls = self.threads_of(&calls)?;
         let waiting = self.opens.values().flat_map(|open| open.calls.iter());
-        let waiting: Vec<u64> = waiting.filter_map(|(_, request)| request).collect();
+        let waiting = waiting.filter(|(_, request)| request.is_some()).count();
         let reads: HashSet<_> = driver.parked_reads().collect();
-        let is_each_parked = parked.len() == self.parked.len()
-            && waiting.len() == parked.len()
-            && waiting.iter().all(|unique| parked.contains_key(unique))
-            && parked.values().copied().collect::<HashSet<_>>() == reads;
-        if is_each_parked { Ok(()) } else { Err("the parked requests are not the reads".into()) }
+        if parked == reads && parked.is_disjoint(&calls) && parked.len() + calls.len() == waiting {
+            Ok(())
+        } else {
+            Err("the parked requests are not the reads".into())
+        }
+    }
+
+    /// The threads that wait in these requests, each in one.
+    fn threads_of(&self, requests: &[PendingIoctl]) -> Result<HashSet<(ProcessId, u32)>, String> {
+        let mut threads = HashSet::new();
+        for PendingIoctl { key, caller, unique, .. } in requests {
+            let open = self.opens.get(*key).filter(|open| open.process == caller.process);
+            let open = open.ok_or_else(|| format!("request {unique} has no open"))?;
+            let is_waited_for = open.calls.request(caller.tid) == Some(*unique);
+            if !is_waited_for || !threads.insert((caller.process, caller.tid)) {
+                return Err(format!("request {unique} is that of no thread"));
+            }
+        }
+        Ok(threads)
     }
 
     fn check_tasks(&self) -> Result<(), String> {

@@ -7,7 +7,7 @@ mod front_end;
 mod invariants;
 mod keys;
 mod restore;
-pub(crate) mod wire_bytes;
+pub mod wire_bytes;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};

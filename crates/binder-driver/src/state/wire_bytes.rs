@@ -4,6 +4,7 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serializer};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
+/// For `#[serde(with)]`.
 pub fn serialize<T: IntoBytes + Immutable, S: Serializer>(
     value: &T,
     serializer: S,
@@ -11,6 +12,7 @@ pub fn serialize<T: IntoBytes + Immutable, S: Serializer>(
     serializer.serialize_bytes(value.as_bytes())
 }
 
+/// For `#[serde(with)]`.
 pub fn deserialize<'de, T: FromBytes, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<T, D::Error> {

@@ -22,7 +22,7 @@ use super::Server;
 use super::request_queue::{Due, RequestQueue, Requester, Slice};
 use crate::access_limits::Start;
 use crate::memory_touch;
-use crate::owner_budgets::OwnerBudgets;
+use crate::owner_budgets::{Exempt, OwnerBudgets};
 
 /// How often delayed calls are checked, besides after each access that has returned: an owner's
 /// budget is refilled in seconds.
@@ -38,13 +38,14 @@ const SLICES: Rate = Rate { per_second: 1_000, burst: 2_048 };
 pub(super) struct DelayedCalls {
     timer: Timer,
     calls: RequestQueue,
-    pub(super) slices: OwnerBudgets,
+    /// Further slices of ioctls.
+    pub(super) budgets: OwnerBudgets,
 }
 
 impl DelayedCalls {
     pub(super) fn new() -> io::Result<Self> {
-        let slices = OwnerBudgets::new(SLICES);
-        Ok(Self { timer: Timer::new()?, calls: RequestQueue::new(), slices })
+        let budgets = OwnerBudgets::new(SLICES, Exempt::Nobody);
+        Ok(Self { timer: Timer::new()?, calls: RequestQueue::new(), budgets })
     }
 
     /// Becomes readable when the calls are to be checked.
@@ -52,9 +53,9 @@ impl DelayedCalls {
         self.timer.as_fd()
     }
 
-    /// Whether no call is delayed.
-    pub(super) fn is_empty(&self) -> bool {
-        self.calls.is_empty()
+    /// The calls, in no order.
+    pub(super) fn slices(&self) -> impl Iterator<Item = &Slice> {
+        self.calls.slices()
     }
 
     fn insert(&mut self, requester: Requester, call: Slice) {
@@ -81,8 +82,8 @@ impl Server {
     /// Continues a long BINDER_WRITE_READ in its owner's next turn, or once the owner has slices.
     pub(super) fn continue_call(&mut self, slice: Slice) {
         let owner = self.host.charge(slice.request.caller).owner;
-        if self.delayed.slices.has_left(owner) {
-            self.delayed.slices.charge(owner, 1);
+        if self.delayed.budgets.has_left(owner) {
+            self.delayed.budgets.charge(owner, 1);
             self.queue_slice(slice);
         } else {
             self.delay_call(slice);

@@ -7,8 +7,10 @@
 
 use std::collections::HashMap;
 
+use binder_driver::state::wire_bytes;
 use binder_uapi::BinderWriteRead;
 use owners::{FairQueue, Owner, Uid};
+use serde::{Deserialize, Serialize};
 
 use super::PendingIoctl;
 use crate::channel::StoredRequest;
@@ -46,9 +48,10 @@ pub(super) enum Due {
 }
 
 /// The rest of a `BINDER_WRITE_READ`, with what was consumed so far.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Slice {
-    pub(super) request: PendingIoctl,
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Slice {
+    pub(crate) request: PendingIoctl,
+    #[serde(with = "wire_bytes")]
     pub(super) bwr: BinderWriteRead,
     /// Its memory has been touched since it was delayed.
     pub(super) is_touched: bool,
@@ -73,37 +76,46 @@ pub(super) struct RequestQueue {
     /// The `BINDER_WRITE_READ`s in the queue, by unique id. A withdrawn one is missing here, and
     /// its item is skipped.
     calls: HashMap<u64, Due>,
+    /// Number of requests that were not started.
+    requests: usize,
 }
 
 impl RequestQueue {
     pub(super) fn new() -> Self {
-        Self { items: FairQueue::new(1), calls: HashMap::new() }
+        Self { items: FairQueue::new(1), calls: HashMap::new(), requests: 0 }
     }
 
     /// Adds a request that a signal does not end.
     pub(super) fn push(&mut self, requester: Requester, request: StoredRequest) {
         self.items.push(requester.account, requester.uid, 1, Item::Request(request));
+        self.requests += 1;
     }
 
     /// Adds a `BINDER_WRITE_READ`, or the rest of one.
     pub(super) fn push_call(&mut self, requester: Requester, unique: u64, due: Due) {
         self.items.push(requester.account, requester.uid, 1, Item::Call(unique));
+        self.requests += usize::from(matches!(due, Due::Request(_)));
         self.calls.insert(unique, due);
     }
 
     /// Removes and returns a `BINDER_WRITE_READ`, since its caller has a signal. `None`: it is not
     /// in the queue.
     pub(super) fn withdraw(&mut self, unique: u64) -> Option<Due> {
-        self.calls.remove(&unique)
+        let due = self.calls.remove(&unique)?;
+        self.requests -= usize::from(matches!(due, Due::Request(_)));
+        Some(due)
     }
 
     /// Removes and returns the next item.
     pub(super) fn pop(&mut self) -> Option<Due> {
         loop {
             match self.items.pop()? {
-                Item::Request(request) => return Some(Due::Request(request)),
+                Item::Request(request) => {
+                    self.requests -= 1;
+                    return Some(Due::Request(request));
+                }
                 Item::Call(unique) => {
-                    if let Some(due) = self.calls.remove(&unique) {
+                    if let Some(due) = self.withdraw(unique) {
                         return Some(due);
                     }
                 }
@@ -117,6 +129,19 @@ impl RequestQueue {
 
     pub(super) fn is_empty(&self) -> bool {
         self.items.is_empty()
+    }
+
+    /// The slices, in no order.
+    pub(super) fn slices(&self) -> impl Iterator<Item = &Slice> {
+        self.calls.values().filter_map(|due| match due {
+            Due::Slice(slice) => Some(slice),
+            Due::Request(_) => None,
+        })
+    }
+
+    /// Whether all items are slices, or were withdrawn.
+    pub(super) fn has_only_slices(&self) -> bool {
+        self.requests == 0
     }
 }
 

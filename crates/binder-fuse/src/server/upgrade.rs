@@ -45,9 +45,6 @@ pub enum Obstacle {
         "file descriptors are being passed to a client that does not run: try again, or end it"
     )]
     FdDeliveries,
-    /// Calls are delayed: see `delayed_calls`.
-    #[error("calls of clients with slow memory or long ioctls are delayed: try again, or end them")]
-    DelayedCalls,
     /// Memory of a client of this owner blocks a thread.
     #[error("{0}: memory of a client does not answer: wait until it does, or end the client")]
     BlockedAccess(Owner),
@@ -99,9 +96,10 @@ impl PausedServer<'_> {
         let budgets = SavedBudgets {
             host: server.host.save_budgets(),
             nonblock: server.nonblock.balances(),
-            slices: server.delayed.slices.balances(),
+            slices: server.delayed.budgets.balances(),
         };
-        ServerState::new(&server.driver, saved, budgets)
+        let calls = server.queue.slices().chain(server.delayed.slices()).copied().collect();
+        ServerState::new(&server.driver, saved, budgets, calls)
     }
 
     /// Ends the guardian before `execve(2)` ends the thread that it watches.
@@ -171,14 +169,14 @@ impl Server {
     }
 
     fn obstacle(&mut self) -> Option<Obstacle> {
-        if !self.queue.is_empty() || !self.pages.is_empty() {
+        if !self.queue.has_only_slices() || !self.pages.is_empty() {
             Some(Obstacle::Calls)
         } else if !self.fd_deliveries.is_idle() {
             Some(Obstacle::FdDeliveries)
-        } else if !self.delayed.is_empty() || !self.late_returns.is_empty() {
-            Some(Obstacle::DelayedCalls)
         } else if let Some(owner) = self.host.owner_of_blocked_access() {
             Some(Obstacle::BlockedAccess(owner))
+        } else if !self.late_returns.is_empty() {
+            Some(Obstacle::Calls)
         } else {
             self.host.closers.owner_of_closes().map(Obstacle::Close)
         }
@@ -191,7 +189,7 @@ impl Server {
     /// That program has executed this one, with the descriptors of the state inherited, and no
     /// other value uses them.
     pub unsafe fn continue_from(config: &Config, state: VerifiedState) -> Result<Self, Error> {
-        let VerifiedState { driver, server: saved, budgets } = state;
+        let VerifiedState { driver, server: saved, budgets, calls } = state;
         let lost = || Error::io("cannot take over a descriptor");
         // SAFETY: the state was verified, so each descriptor occurs once, and it is used once.
         let connection = unsafe { saved.connection.take() }.map_err(lost())?;
@@ -229,9 +227,10 @@ impl Server {
         }
         server.host.restore_budgets(budgets.host);
         server.nonblock.restore(budgets.nonblock);
-        server.delayed.slices.restore(budgets.slices);
+        server.delayed.budgets.restore(budgets.slices);
         server.host.closes = saved.closes;
         saved.parked.into_iter().for_each(|request| server.park(request));
+        calls.into_iter().for_each(|call| server.delay_call(call));
         saved.freezes.into_iter().for_each(|freeze| server.freezes.restore(freeze));
         for (fh, text) in saved.texts {
             // Not refused: they were within the limits of the previous program.

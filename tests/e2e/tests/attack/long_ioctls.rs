@@ -2,11 +2,13 @@
 
 use std::fs;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use binder_client::{Client, Errno, Options};
 use binder_uapi::command::BC_ENTER_LOOPER;
+use control::binderd::{Reply, Request};
 use e2e::attacker::ATTACKER;
 use e2e::attacks::write_from;
 use e2e::{Bus, Mapping, wait};
@@ -17,11 +19,17 @@ crate::attacks! {
     threads_with_long_ioctls_do_not_delay_others
     others_are_served_while_a_long_ioctl_runs
     a_signal_ends_a_long_ioctl
+    long_ioctls_neither_prevent_an_upgrade_nor_end_with_it
 }
 
-/// Enough commands that others can make some calls before all of them are executed.
+const COMMANDS_OF_A_SLICE: u64 = 256;
+/// Further slices of an owner: at once, and per second.
+const BURST: u64 = 2_048;
+const PER_SECOND: u64 = 1_000;
+
+/// More commands than an owner may have executed in a second.
 fn many_commands() -> Vec<u8> {
-    BC_ENTER_LOOPER.to_ne_bytes().repeat(4 << 20)
+    BC_ENTER_LOOPER.to_ne_bytes().repeat(((BURST + 2 * PER_SECOND) * COMMANDS_OF_A_SLICE) as usize)
 }
 
 fn threads_with_long_ioctls_do_not_delay_others(bus: &Bus) {
@@ -49,7 +57,7 @@ fn others_are_served_while_a_long_ioctl_runs(bus: &Bus) {
         made
     });
     // Executed without interruption it would delay the first call until its end.
-    assert!(made >= 5, "{made} calls during an ioctl of {} slices", commands.len() / 1024);
+    assert!(made >= 5, "{made} calls during an ioctl of {} commands", commands.len() / 4);
 }
 
 fn a_signal_ends_a_long_ioctl(bus: &Bus) {
@@ -76,6 +84,31 @@ fn a_signal_ends_a_long_ioctl(bus: &Bus) {
     assert_eq!(bwr.write_consumed % 4, 0);
 }
 
+fn long_ioctls_neither_prevent_an_upgrade_nor_end_with_it(bus: &Bus) {
+    let innocent = Innocent::new(bus);
+    // Their owner has used up its slices after some milliseconds, so most of them are delayed.
+    let mut attack = attacker(bus, "binder", ATTACKER, &["long-ioctls", "8"]);
+    let client = Client::open(bus.device("binder"), &Options::default()).unwrap();
+    let commands = many_commands();
+    let (bwr, result) = thread::scope(|scope| {
+        let (tid_out, tid_in) = mpsc::channel();
+        let (client, commands) = (&client, &commands);
+        let ioctl = scope.spawn(move || {
+            tid_out.send(e2e::attacks::own_tid()).unwrap();
+            write_from(client, commands)
+        });
+        assert!(wait::until_asleep(tid_in.recv().unwrap()), "the ioctl takes no time");
+        for _ in 0..2 {
+            let reply = bus.request(Request::Upgrade { program: None }).unwrap();
+            assert!(matches!(reply, Reply::Upgraded { .. }), "{reply:?}");
+            innocent.makes_calls(10);
+        }
+        ioctl.join().unwrap()
+    });
+    assert_eq!((bwr.write_consumed, result), (commands.len() as u64, Ok(())));
+    attack.kill();
+}
+
 /// Number of commands that attackers have made the daemon run.
 fn commands_run(bus: &Bus) -> u64 {
     let stats = fs::read_to_string(bus.device("binder_logs/stats")).unwrap();
@@ -85,17 +118,15 @@ fn commands_run(bus: &Bus) -> u64 {
 
 #[test]
 fn further_slices_of_an_owner_have_a_rate() {
-    const COMMANDS_OF_A_SLICE: u64 = 256;
-    const SLICES_PER_SECOND: u64 = 1_000;
-    const BURST: u64 = 2_048 * COMMANDS_OF_A_SLICE;
     crate::on_bus_with(Mapping::Passthrough, &["--stats", "global"], |bus| {
         let mut attack = attacker(bus, "binder", ATTACKER, &["long-ioctls", "8"]);
-        let is_past_burst = || Some(commands_run(bus)).filter(|&count| count > BURST);
+        let is_past_burst =
+            || Some(commands_run(bus)).filter(|&count| count > BURST * COMMANDS_OF_A_SLICE);
         let before = wait::until(wait::PATIENCE, is_past_burst).unwrap();
         let begun = Instant::now();
         thread::sleep(Duration::from_millis(500));
         let run = commands_run(bus) - before;
-        let admitted = begun.elapsed().as_millis() as u64 * SLICES_PER_SECOND / 1_000;
+        let admitted = begun.elapsed().as_millis() as u64 * PER_SECOND / 1_000;
         // Twice the rate: the first count may be late, and each ioctl has a first slice.
         assert!(run <= 2 * admitted * COMMANDS_OF_A_SLICE, "{run} commands, {admitted} slices");
         attack.kill();

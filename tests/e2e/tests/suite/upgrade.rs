@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use binder_client::{ClientError, Errno, Options, Parcel, Payload, Session};
 use binder_uapi::Return;
+use binder_uapi::command::BC_ENTER_LOOPER;
 use control::binderd::{Reply, Request};
+use e2e::attacks::write_from;
 use e2e::peer::Word;
 use e2e::{Bus, BusError, FAILING_UPGRADE, Mapping, Peer, wait};
 use rustix::process::Signal;
@@ -28,6 +30,8 @@ const NOBODY: &str = "65534";
 const COOKIE: u64 = 0xdead_c00c;
 /// Number of processes that call all the time.
 const CALLERS: u64 = 4;
+/// Number of commands that take some hundred milliseconds, as their owner has used up its slices.
+const LONG_IOCTL: usize = 2_400 * 256;
 
 fn request(bus: &Bus, program: Option<PathBuf>) -> Reply {
     bus.request(Request::Upgrade { program }).unwrap()
@@ -191,7 +195,19 @@ fn a_program_that_does_not_verify_the_state_is_not_executed(bus: &Bus) {
     let _manager = manager(bus);
     let _service = peer(bus, &["echo", "service"]);
     let pid = bus.status().unwrap().pid;
-    let message = refusal(bus, stand_in());
+    let message = thread::scope(|scope| {
+        let (tid_out, tid_in) = std::sync::mpsc::channel();
+        let client = open(bus);
+        // The state, which is kept for tests of the format, has an ioctl that is not complete.
+        let ioctl = scope.spawn(move || {
+            tid_out.send(own_tid()).unwrap();
+            write_from(&client, &BC_ENTER_LOOPER.to_ne_bytes().repeat(LONG_IOCTL)).1
+        });
+        assert!(wait::until_asleep(tid_in.recv().unwrap()), "the ioctl takes no time");
+        let message = refusal(bus, stand_in());
+        assert_eq!(ioctl.join().unwrap(), Ok(()));
+        message
+    });
     assert!(message.contains("it cannot continue with the state: this is not"), "{message}");
     assert!(message.ends_with("the running program continues"), "{message}");
     let message = refusal(bus, Path::new("/missing/program"));
