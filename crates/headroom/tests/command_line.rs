@@ -442,6 +442,46 @@ fn reserve_refuses_a_program_for_another_machine_than_its_library() {
 }
 
 #[test]
+fn reserve_refuses_programs_that_cannot_load_its_library() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join(control::lease::LEASE_SOCKET_NAME), "").unwrap();
+    let source = dir.path().join("program.c");
+    std::fs::write(&source, "int main(void) { return 7; }\n").unwrap();
+    let build = |compiler: &str, options: &[&str]| {
+        let built = dir.path().join(format!("{compiler}{}", options.concat()));
+        let mut command = std::process::Command::new(compiler);
+        let output = command.args(options).arg(&source).arg("-o").arg(&built).output();
+        let Ok(output) = output else {
+            test_support::skip(format_args!("{compiler} is missing (package musl-tools)"));
+            return None;
+        };
+        assert!(output.status.success(), "{output:?}");
+        Some(built)
+    };
+    let library = build("cc", &["-shared", "-fPIC"]).unwrap();
+    let is_static = "is a static program, which loads no library: memory cannot be reserved for it";
+    let musl = format!(
+        "uses another C library (its loader is /lib/ld-musl-{}.so.1)",
+        std::env::consts::ARCH
+    );
+    let cases: [(&str, &[&str], i32, &str); 5] = [
+        ("cc", &[], 7, ""),
+        ("cc", &["-static"], 1, is_static),
+        ("cc", &["-static-pie"], 1, is_static),
+        ("musl-gcc", &["-static"], 1, is_static),
+        ("musl-gcc", &[], 1, &musl),
+    ];
+    for (compiler, options, expected, error) in cases {
+        let Some(program) = build(compiler, options) else { continue };
+        let mut command = headroom(dir.path());
+        command.args(["reserve", "--library"]).arg(&library).arg(program);
+        let (code, _, stderr) = run(&mut command);
+        assert_eq!(code, Some(expected), "{compiler} {options:?}: {stderr}");
+        assert!(stderr.contains(error), "{compiler} {options:?}: {stderr}");
+    }
+}
+
+#[test]
 fn the_variable_names_the_socket_and_the_option_takes_precedence() {
     let dir = tempfile::tempdir().unwrap();
     let _daemon = FakeDaemon::start(dir.path().join("oomd.sock"), fake_oomd);

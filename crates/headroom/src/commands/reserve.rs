@@ -29,7 +29,7 @@ pub fn reserve(globals: &Globals, options: &Reserve) -> anyhow::Result<ExitCode>
     ensure!(socket.exists(), client::not_running("headroom-oomd", &socket));
     let (program, arguments) =
         options.command.split_first().context("no command was given; see --help")?;
-    ensure_same_machine(program, &library)?;
+    ensure_loadable(program, &library)?;
     let error = Command::new(program)
         .args(arguments)
         .env(PRELOAD, preload(&library)?)
@@ -39,9 +39,9 @@ pub fn reserve(globals: &Globals, options: &Reserve) -> anyhow::Result<ExitCode>
     Ok(ExitCode::from(exit_code::of_failed_exec(&error)))
 }
 
-/// The loader would only warn of a library for another machine, and the memory of the program would
-/// not be reserved.
-fn ensure_same_machine(program: &OsStr, library: &Path) -> anyhow::Result<()> {
+/// Refuses a program whose memory would not be reserved: one without a loader, or with a loader
+/// that cannot load the library and would only warn.
+fn ensure_loadable(program: &OsStr, library: &Path) -> anyhow::Result<()> {
     let Some(file) = elf::program_file(program, std::env::var_os("PATH").as_deref()) else {
         return Ok(());
     };
@@ -53,6 +53,21 @@ fn ensure_same_machine(program: &OsStr, library: &Path) -> anyhow::Result<()> {
         "{} is a {}-bit program for another machine than {}: memory cannot be reserved for it",
         file.display(),
         of_program.bits(),
+        library.display()
+    );
+    // An executable that cannot be read may be a dynamic one.
+    let Ok(loader) = elf::loader(&file) else { return Ok(()) };
+    let Some(loader) = loader else {
+        bail!(
+            "{} is a static program, which loads no library: memory cannot be reserved for it",
+            file.display()
+        );
+    };
+    ensure!(
+        elf::is_of_glibc(&loader),
+        "{} uses another C library (its loader is {}) than {}: memory cannot be reserved for it",
+        file.display(),
+        loader.display(),
         library.display()
     );
     Ok(())

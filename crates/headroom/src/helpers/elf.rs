@@ -1,12 +1,22 @@
-//! For which machine an executable or a library was built.
+//! For which machine an executable or a library was built, and which loader a program names.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// Length of the part of the ELF header that is read.
 const HEADER: usize = 20;
+/// Type of the program header that contains the loader's path.
+const PT_INTERP: u64 = 3;
+/// `EI_CLASS` of files for 32 bits.
+const CLASS_32: u8 = 1;
+/// `EI_DATA`.
+const LITTLE_ENDIAN: u64 = 1;
+/// Starts of the file names that the GNU C library's loader has on Linux's architectures.
+const GLIBC_LOADERS: [&str; 3] = ["ld-linux", "ld64.so.", "ld.so."];
 
 /// Class and machine of an ELF file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,8 +42,59 @@ impl ElfKind {
 
     /// 32 or 64.
     pub fn bits(self) -> u8 {
-        if self.class == 1 { 32 } else { 64 }
+        if self.class == CLASS_32 { 32 } else { 64 }
     }
+}
+
+/// Places in an ELF file: of the program headers' offset, size and count in the file's header, and
+/// of the offset and size of a segment in its program header.
+struct Layout {
+    word: usize,
+    table: u64,
+    entry_size: u64,
+    count: u64,
+    offset: u64,
+    size: u64,
+}
+
+const LAYOUT_32: Layout =
+    Layout { word: 4, table: 28, entry_size: 42, count: 44, offset: 4, size: 16 };
+const LAYOUT_64: Layout =
+    Layout { word: 8, table: 32, entry_size: 54, count: 56, offset: 8, size: 32 };
+
+/// The loader that a little-endian program names; `None`: the program is static.
+pub fn loader(program: &Path) -> io::Result<Option<PathBuf>> {
+    let file = File::open(program)?;
+    let number = |at: u64, len: usize| -> io::Result<u64> {
+        let mut bytes = [0; 8];
+        file.read_exact_at(&mut bytes[..len], at)?;
+        Ok(u64::from_le_bytes(bytes))
+    };
+    if number(5, 1)? != LITTLE_ENDIAN {
+        return Err(io::ErrorKind::Unsupported.into());
+    }
+    let layout = if number(4, 1)? == u64::from(CLASS_32) { LAYOUT_32 } else { LAYOUT_64 };
+    let table = number(layout.table, layout.word)?;
+    let entry_size = number(layout.entry_size, 2)?;
+    for index in 0..number(layout.count, 2)? {
+        let entry = table.saturating_add(index * entry_size);
+        if number(entry, 4)? != PT_INTERP {
+            continue;
+        }
+        let offset = number(entry.saturating_add(layout.offset), layout.word)?;
+        let size = number(entry.saturating_add(layout.size), layout.word)?;
+        let mut path = vec![0; size.min(libc::PATH_MAX as u64) as usize];
+        file.read_exact_at(&mut path, offset)?;
+        path.truncate(path.iter().position(|&byte| byte == 0).unwrap_or(path.len()));
+        return Ok(Some(OsString::from_vec(path).into()));
+    }
+    Ok(None)
+}
+
+/// Whether this is the loader of the GNU C library.
+pub fn is_of_glibc(loader: &Path) -> bool {
+    let name = loader.file_name().unwrap_or_default().as_encoded_bytes();
+    GLIBC_LOADERS.iter().any(|start| name.starts_with(start.as_bytes()))
 }
 
 /// The file that `execvp` would execute; `None`: there is none.
@@ -46,6 +107,8 @@ pub fn program_file(program: &OsStr, path: Option<&OsStr>) -> Option<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use super::*;
 
     fn header(class: u8, machine: u8) -> [u8; HEADER] {
@@ -62,6 +125,46 @@ mod tests {
         assert_eq!(ElfKind::parse(&header(1, 3)).map(ElfKind::bits), Some(32));
         assert_ne!(ElfKind::parse(&header(2, 183)), Some(native));
         assert_eq!(ElfKind::parse(b"#!/bin/sh\nexec true\n"), None);
+    }
+
+    #[test]
+    fn the_loader_is_read_from_files_of_both_classes() {
+        let path = b"/lib/ld-musl.so.1\0";
+        for (class, layout) in [(1, LAYOUT_32), (2, LAYOUT_64)] {
+            for (kind, expected) in [(3, Some("/lib/ld-musl.so.1")), (1, None)] {
+                let mut bytes = vec![0; 256];
+                let mut put = |at: u64, value: u64, len: usize| {
+                    bytes[at as usize..][..len].copy_from_slice(&value.to_le_bytes()[..len]);
+                };
+                put(4, class, 1);
+                put(5, LITTLE_ENDIAN, 1);
+                put(layout.table, 64, layout.word);
+                put(layout.entry_size, 56, 2);
+                put(layout.count, 2, 2);
+                put(64, 6, 4);
+                put(64 + 56, kind, 4);
+                put(64 + 56 + layout.offset, 200, layout.word);
+                put(64 + 56 + layout.size, path.len() as u64, layout.word);
+                bytes[200..][..path.len()].copy_from_slice(path);
+                let mut file = tempfile::NamedTempFile::new().unwrap();
+                file.write_all(&bytes).unwrap();
+                assert_eq!(loader(file.path()).unwrap(), expected.map(PathBuf::from), "{class}");
+            }
+        }
+        assert!(loader(Path::new("/proc/self/comm")).is_err());
+    }
+
+    #[test]
+    fn only_the_loaders_of_the_gnu_c_library_are_its() {
+        let (gnu, others) = (
+            ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-armhf.so.3", "/lib/ld64.so.1"],
+            ["/lib/ld-musl-x86_64.so.1", "/system/bin/linker64", "/lib/ld64-uClibc.so.0"],
+        );
+        for (loader, expected) in
+            gnu.map(|name| (name, true)).into_iter().chain(others.map(|name| (name, false)))
+        {
+            assert_eq!(is_of_glibc(Path::new(loader)), expected, "{loader}");
+        }
     }
 
     #[test]
