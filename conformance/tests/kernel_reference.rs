@@ -99,29 +99,46 @@ fn run(program: &Path, arguments: &[&std::ffi::OsStr]) -> std::process::Output {
     Command::new(program).args(arguments).stdin(Stdio::null()).output().expect("the suite starts")
 }
 
-/// The suite as a 32-bit program, in the target directory of this one; `None`: Rust cannot build
-/// such programs here.
-fn suite_of_32_bit() -> Option<PathBuf> {
-    const TARGET: &str = "i686-unknown-linux-musl";
+/// Targets of static programs with musl for this machine, and for 32-bit programs on it.
+const MUSL: &str = if cfg!(target_arch = "aarch64") {
+    "aarch64-unknown-linux-musl"
+} else {
+    "x86_64-unknown-linux-musl"
+};
+const MUSL_32_BIT: &str = if cfg!(target_arch = "aarch64") {
+    "armv7-unknown-linux-musleabihf"
+} else {
+    "i686-unknown-linux-musl"
+};
+
+/// The suite as a static program, in the target directory of this one. `None`: Rust cannot build
+/// such programs here, or the kernel cannot run them; the reason is reported.
+fn suite_for(target: &str) -> Option<PathBuf> {
     let rustc = std::env::var_os("RUSTC").unwrap_or("rustc".into());
     let mut libraries = Command::new(rustc);
-    libraries.args(["--print", "target-libdir", "--target", TARGET]);
+    libraries.args(["--print", "target-libdir", "--target", target]);
     let libraries = libraries.output().expect("rustc starts").stdout;
     if !Path::new(String::from_utf8_lossy(&libraries).trim()).exists() {
+        test_support::skip(format_args!("rustup target add {target}"));
         return None;
     }
     let folder = Path::new(SUITE).parent().and_then(Path::parent).expect("a target directory");
     let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
     let built = Command::new(cargo)
-        .args(["build", "--quiet", "--locked", "--package", "conformance", "--target", TARGET])
+        .args(["build", "--quiet", "--locked", "--package", "conformance", "--target", target])
         .arg("--target-dir")
         .arg(folder)
-        // A C compiler for 32-bit programs may be missing.
-        .env("CARGO_TARGET_I686_UNKNOWN_LINUX_MUSL_LINKER", "rust-lld")
+        // A C compiler for these programs may be missing.
+        .env(format!("CARGO_TARGET_{}_LINKER", target.replace('-', "_").to_uppercase()), "rust-lld")
         .current_dir(HERE)
         .status();
-    assert!(built.expect("cargo starts").success(), "the suite is not built for {TARGET}");
-    Some(folder.join(TARGET).join("debug/conformance"))
+    assert!(built.expect("cargo starts").success(), "the suite is not built for {target}");
+    let program = folder.join(target).join("debug/conformance");
+    if let Err(error) = Command::new(&program).arg("--list").stdout(Stdio::null()).status() {
+        test_support::skip(format_args!("programs for {target} do not run here: {error}"));
+        return None;
+    }
+    Some(program)
 }
 
 #[test]
@@ -131,9 +148,35 @@ fn our_driver_differs_from_the_kernels_only_where_a_reason_is_given() {
 
 #[test]
 fn a_32_bit_client_is_served_as_a_64_bit_one() {
-    match suite_of_32_bit() {
-        Some(program) => expect_reference(&program),
-        None => test_support::skip("rustup target add i686-unknown-linux-musl"),
+    if let Some(program) = suite_for(MUSL_32_BIT) {
+        expect_reference(&program);
+    }
+}
+
+#[test]
+fn a_static_client_with_musl_is_served_as_one_with_glibc() {
+    if let Some(program) = suite_for(MUSL) {
+        expect_reference(&program);
+    }
+}
+
+/// 32-bit system calls pass the filter of `--fd-passing seccomp`, so these threads are stopped for
+/// their files there, too.
+#[test]
+fn static_and_32_bit_clients_get_descriptors_in_a_session_that_passes_them_by_seccomp() {
+    if let Some(reason) = missing() {
+        test_support::skip(reason);
+        return;
+    }
+    for target in [MUSL, MUSL_32_BIT] {
+        let Some(program) = suite_for(target) else { continue };
+        let mut command = Command::new(binary("headroom"));
+        command.args(["run", "--fd-passing", "seccomp", "--"]).arg(program);
+        command.args(["--device", "/dev/binderfs/binder", "--filter", "fd.works"]);
+        let played = command.stdin(Stdio::null()).output().expect("headroom starts");
+        let transcript = String::from_utf8_lossy(&played.stdout);
+        let expected = "7 bytes went in, \"through\" came out";
+        assert!(transcript.contains(expected), "{target}: {transcript}{played:?}");
     }
 }
 

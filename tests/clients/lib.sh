@@ -102,5 +102,6 @@ fail() {
     exit 1
 }
 
-# libgbinder's tools run with the libraries of their own suite.
+# libgbinder's tools run with the libraries of their own suite; the second are 32-bit programs.
 gbinder() { timeout "$patience_s" chroot "$clients/gbinder/root" "$@"; }
+gbinder_32() { timeout "$patience_s" chroot "$clients/gbinder-32/root" "$@"; }

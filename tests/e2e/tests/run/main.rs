@@ -2,6 +2,7 @@
 
 mod descriptors;
 mod endings;
+mod musl;
 mod places;
 mod support;
 mod terminal;

@@ -1,0 +1,56 @@
+//! Clients in C, built with musl and with the C library of this machine, dynamic and static.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::support::{headroom, outcome, skipped};
+
+/// Compilers and their options.
+const BUILDS: [(&str, &[&str]); 4] =
+    [("cc", &[]), ("cc", &["-static"]), ("musl-gcc", &[]), ("musl-gcc", &["-static"])];
+
+/// Builds the client in the folder. `None`: the compiler is missing, which is reported.
+fn client(folder: &Path, compiler: &str, options: &[&str]) -> Option<PathBuf> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/run/raw_client.c");
+    let program = folder.join(format!("raw_client-{compiler}{}", options.concat()));
+    let mut command = Command::new(compiler);
+    command.args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread"]).args(options);
+    // Headers of the kernel, for musl-gcc, which has none; behind those of the C library.
+    let machine = format!("/usr/include/{}-linux-gnu", std::env::consts::ARCH);
+    command.args(["-idirafter", "/usr/include", "-idirafter", &machine]);
+    match command.arg(source).arg("-o").arg(&program).output() {
+        Ok(built) => {
+            let errors = String::from_utf8_lossy(&built.stderr);
+            assert!(built.status.success(), "{compiler} {options:?}: {errors}");
+            Some(program)
+        }
+        Err(error) => {
+            test_support::skip(format_args!("{compiler}: {error} (package musl-tools)"));
+            None
+        }
+    }
+}
+
+#[test]
+fn clients_of_each_c_library_call_each_other_and_pass_files() {
+    if skipped() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let public = PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(folder.path(), public).expect("its mode");
+    let built = BUILDS.map(|(compiler, options)| client(folder.path(), compiler, options));
+    let clients: Vec<_> =
+        built.iter().flatten().map(|path| path.to_str().expect("a path that is text")).collect();
+    for how in ["ptrace", "seccomp"] {
+        for (service, caller) in clients.iter().zip(clients.iter().cycle().skip(1)) {
+            let service = format!("{service} /dev/binder serve");
+            let args = ["run", "--fd-passing", how, "--service-manager", &service, "--", caller];
+            let ended = outcome(headroom().args(args).args(["/dev/binder", "call"]));
+            assert_eq!(ended.code, Some(0), "{how}, {service}, {caller}: {ended:?}");
+            let expected = "64-bit service\nits reply\n";
+            assert_eq!(ended.out, expected, "{how}, {service}, {caller}: {ended:?}");
+        }
+    }
+}
