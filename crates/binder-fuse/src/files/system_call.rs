@@ -5,9 +5,9 @@
 pub(super) enum Abi {
     /// The calls of this program.
     Native,
-    /// The calls of 32-bit programs on x86-64.
-    #[cfg_attr(not(any(test, target_arch = "x86_64")), expect(dead_code))]
-    I386,
+    /// The calls of 32-bit programs.
+    #[cfg_attr(not(any(test, target_arch = "x86_64", target_arch = "aarch64")), expect(dead_code))]
+    Compat,
 }
 
 /// A system call.
@@ -19,6 +19,11 @@ pub(super) enum SystemCall {
     Socketpair,
 }
 
+/// Numbers of these calls in 32-bit programs: `arch/arm/tools/syscall.tbl` and
+/// `arch/x86/entry/syscalls/syscall_32.tbl`.
+const COMPAT_NUMBERS: [i64; 4] =
+    if cfg!(target_arch = "aarch64") { [6, 358, 297, 288] } else { [6, 330, 372, 360] };
+
 impl Abi {
     pub(super) fn number(self, call: SystemCall) -> i64 {
         use SystemCall::{Close, Dup3, Recvmsg, Socketpair};
@@ -27,11 +32,7 @@ impl Abi {
             (Self::Native, Dup3) => libc::SYS_dup3,
             (Self::Native, Recvmsg) => libc::SYS_recvmsg,
             (Self::Native, Socketpair) => libc::SYS_socketpair,
-            // `arch/x86/entry/syscalls/syscall_32.tbl`.
-            (Self::I386, Close) => 6,
-            (Self::I386, Dup3) => 330,
-            (Self::I386, Recvmsg) => 372,
-            (Self::I386, Socketpair) => 360,
+            (Self::Compat, call) => COMPAT_NUMBERS[call as usize],
         }
     }
 
@@ -39,7 +40,7 @@ impl Abi {
     fn word(self) -> usize {
         match self {
             Self::Native => size_of::<usize>(),
-            Self::I386 => 4,
+            Self::Compat => 4,
         }
     }
 
@@ -154,7 +155,7 @@ mod tests {
 
     #[test]
     fn the_numbers_of_received_files_are_read_as_far_as_the_message_is_filled() {
-        for (abi, header) in [(Abi::Native, 16_u64), (Abi::I386, 12)] {
+        for (abi, header) in [(Abi::Native, 16_u64), (Abi::Compat, 12)] {
             let word = abi.word();
             let message = |len: u64| {
                 let mut control = len.to_le_bytes()[..word].to_vec();
@@ -172,7 +173,8 @@ mod tests {
 
     #[test]
     fn memory_above_four_gibibytes_is_out_of_reach_of_32_bit_calls() {
-        let reaches = |address, len| [Abi::Native, Abi::I386].map(|abi| abi.reaches(address, len));
+        let reaches =
+            |address, len| [Abi::Native, Abi::Compat].map(|abi| abi.reaches(address, len));
         assert_eq!(reaches((1 << 32) - 8, 8), [true, true]);
         assert_eq!(reaches((1 << 32) - 8, 9), [true, false]);
         assert_eq!(reaches(u64::MAX, 1), [true, false]);

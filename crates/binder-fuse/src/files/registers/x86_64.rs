@@ -42,7 +42,7 @@ impl Registers {
         Ok(match code & 0xffff {
             SYSCALL_INSTRUCTION if self.0.cs == CODE_SEGMENT_64 => Some(Abi::Native),
             // `sysenter` and `syscall` of 32-bit code return behind an `int 0x80` as well.
-            INT80_INSTRUCTION => Some(Abi::I386),
+            INT80_INSTRUCTION => Some(Abi::Compat),
             _ => None,
         })
     }
@@ -59,7 +59,7 @@ impl Registers {
             Abi::Native => {
                 (registers.rdi, registers.rsi, registers.rdx, registers.r10) = (a, b, c, d);
             }
-            Abi::I386 => {
+            Abi::Compat => {
                 (registers.rbx, registers.rcx, registers.rdx, registers.rsi) = (a, b, c, d)
             }
         }
@@ -91,7 +91,7 @@ impl Registers {
     pub(super) fn result(&self, abi: Abi) -> i64 {
         match abi {
             Abi::Native => self.0.rax as i64,
-            Abi::I386 => i64::from(self.0.rax as i32),
+            Abi::Compat => i64::from(self.0.rax as i32),
         }
     }
 
