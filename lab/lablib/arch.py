@@ -44,3 +44,10 @@ ARM64, ARM64_16K = (
     for name in ("arm64", "arm64-16k")
 )
 BY_NAME = {arch.name: arch for arch in (AMD64, ARM64, ARM64_16K)}
+
+# Of programs only: arm64 kernels run them.
+ARMHF = Arch(
+    name="armhf", debian="armhf", rust_target="armv7-unknown-linux-gnueabihf", qemu="", machine="", cpu="", console="", starved_host=(),
+    strip="arm-linux-gnueabihf-strip",
+)
+OF_PROGRAMS = BY_NAME | {ARMHF.name: ARMHF}

@@ -72,14 +72,20 @@ def stripped(binary: Path, arch: Arch, profile: str = "") -> Path:
 
 
 def interpreter(binary: Path) -> bytes:
-    """The PT_INTERP entry of a 64-bit ELF file; empty for a static one."""
+    """The PT_INTERP entry of an ELF file; empty for a static one."""
     data = binary.read_bytes()
-    offset = int.from_bytes(data[32:40], "little")
-    size, count = int.from_bytes(data[54:56], "little"), int.from_bytes(data[56:58], "little")
-    for header in (data[offset + i * size:offset + (i + 1) * size] for i in range(count)):
-        if int.from_bytes(header[:4], "little") == 3:
-            start, length = int.from_bytes(header[8:16], "little"), int.from_bytes(header[32:40], "little")
-            return data[start:start + length]
+    is_32_bit = data[4] == 1
+    word = 4 if is_32_bit else 8
+    table, sizes, offset_at, size_at = (28, 42, 4, 16) if is_32_bit else (32, 54, 8, 32)
+
+    def number(at: int, length: int) -> int:
+        return int.from_bytes(data[at:at + length], "little")
+
+    for index in range(number(sizes + 2, 2)):
+        header = number(table, word) + index * number(sizes, 2)
+        if number(header, 4) == 3:
+            start = number(header + offset_at, word)
+            return data[start:start + number(header + size_at, word)]
     return b""
 
 

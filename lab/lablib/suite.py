@@ -107,6 +107,8 @@ class Plan:
             yield Step(f"limits-{guest.label}", "limits", lambda out, guest=guest: self.limits(guest, out), alone=True)
         if self.quick:
             yield Step("one-cpu-6.12", "one-cpu", lambda out: self.one_cpu(Guest("6.12"), out), alone=True)
+        if self.arm64:
+            yield Step("conformance-armhf-6.12", "conformance", self.conformance_armhf, alone=True)
         if not self.quick:
             yield Step("pressure-6.12", "buffers", lambda out: self.pressure(Guest("6.12"), out), alone=True)
         for scenario, rounds in self.rounds().items():
@@ -254,6 +256,18 @@ class Plan:
         )))
         if unlike or unknown:
             raise LabError(f"conformance on {guest.label}: not as its record: {unlike}; ours, not as listed: {unknown}; see {transcripts}")
+
+    def conformance_armhf(self, out: Path) -> None:
+        """Ours on an arm64 kernel, for 32-bit clients."""
+        done = subprocess.run([REPO / "conformance/armhf", "6.12"], capture_output=True, text=True, check=False)
+        counts = re.search(r"^(\d+) cases, (\d+) known differences, (\d+) failures$", done.stdout, re.MULTILINE)
+        if not counts:
+            raise LabError(f"conformance/armhf:\n{tail(done.stderr)}")
+        names = ("cases", "known_differences", "unknown_differences")
+        result = {"bench": "conformance", "case": "on Linux arm64-6.12", "unit": "cases", "runs": 1, "subject": "headroom armhf-6.12"}
+        write(out, "\n".join(json.dumps(result | {"metric": name, "value": int(count)}) for name, count in zip(names, counts.groups())))
+        if done.returncode != 0:
+            raise LabError(f"conformance/armhf: {UNEXPECTED.findall(done.stdout)}")
 
     def compare(self, reference: Path, ours: Path, lists: list[Path]) -> str:
         """The output of `conformance compare`."""
