@@ -8,7 +8,7 @@
 # make lint   formatting, clippy, licences, shell scripts
 # make install  installs what was built: PREFIX=/usr/local, DESTDIR= (for packages)
 # make uninstall  removes what it installed
-# make deb    builds Debian packages, into target/deb; for arm64 with TARGET=aarch64-unknown-linux-gnu
+# make deb    builds Debian packages, into target/deb; for arm64 with TARGET=aarch64-unknown-linux-gnu, into target/TARGET/deb
 # make test-deb  installs, upgrades and purges them on a fresh Debian with systemd, in a virtual machine (needs root)
 # make build TARGET=aarch64-unknown-linux-gnu  builds for arm64, into target/TARGET/release
 # make static builds the command line with the binder daemon inside, target/static/headroom, for any Linux of this
@@ -85,7 +85,7 @@ uninstall:
 	DESTDIR="$(DESTDIR)" PREFIX="$(or $(PREFIX),/usr/local)" scripts/install --remove
 
 deb: setup-deb $(setup_target)
-	TARGET=$(TARGET) scripts/deb $(target)/deb
+	TARGET=$(TARGET) scripts/deb $(target)/$(if $(TARGET),$(TARGET)/)deb
 
 test-deb: setup-test
 	lab/setup
