@@ -1,6 +1,7 @@
 //! Checks for `headroom-binderd`.
 
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -10,7 +11,7 @@ use rustix::io::Errno;
 
 use super::capabilities::Capability;
 use super::check::Check;
-use super::system::{System, Version};
+use super::system::System;
 
 const DAEMON: &str = "headroom-binderd";
 /// The component that a check concerns: the machine-wide bus; a private one works without it.
@@ -45,6 +46,12 @@ pub fn checks(system: &System) -> Vec<Check> {
             "kernel 6.9 or newer, and CAP_SYS_ADMIN",
         ),
         Check::new(
+            "fuse-direct-mmap",
+            system.since(6, 6),
+            "without fuse-passthrough, read(2) of a device returns the caller's own receive buffer",
+            "kernel 6.6 or newer",
+        ),
+        Check::new(
             "user-namespaces",
             user_namespaces(),
             "`headroom run` needs root",
@@ -70,6 +77,20 @@ pub fn checks(system: &System) -> Vec<Check> {
             thread_pidfd(),
             "the end of a thread whose process lives on is seen up to a second late",
             "kernel 6.9 or newer",
+        ),
+        Check::new(
+            "peer-pidfd",
+            peer_pidfd(),
+            "a process that ends while it connects to a daemon can be taken for a later one with \
+             its pid",
+            "kernel 6.5 or newer",
+        ),
+        Check::new(
+            "seccomp-wait-killable",
+            wait_killable(),
+            "under `headroom run --fd-passing seccomp` a signal can make a call fail with EINTR \
+             before it reaches the device",
+            "kernel 5.19 or newer; no seccomp filter that forbids it",
         ),
     ]
 }
@@ -127,12 +148,9 @@ fn cpu_latency() -> Result<String, String> {
 }
 
 fn passthrough(system: &System) -> Result<String, String> {
-    const FIRST: Version = Version { major: 6, minor: 9 };
-    if system.version < FIRST {
-        return Err(format!("kernel {} has none", system.version));
-    }
+    let found = system.since(6, 9)?;
     let capability = system.capabilities.require(Capability::SysAdmin)?;
-    Ok(format!("kernel {} has it, and {capability}", system.version))
+    Ok(format!("{found}, and {capability}"))
 }
 
 /// Reads from address 0 of a process of another user: with permission the error is that nothing is
@@ -209,6 +227,47 @@ fn thread_pidfd() -> Result<String, String> {
         Ok(_) => Ok("pidfd_open gives pidfds of threads".into()),
         Err(Errno::INVAL) => Err("pidfd_open does not know it".into()),
         Err(errno) => Err(format!("pidfd_open: {errno}")),
+    }
+}
+
+/// Requests the pidfd of the other end of a socket pair, which is this process.
+fn peer_pidfd() -> Result<String, String> {
+    /// `asm-generic/socket.h`.
+    const SO_PEERPIDFD: libc::c_int = 77;
+    let (socket, _other) = UnixStream::pair().map_err(|error| error.to_string())?;
+    let mut fd: libc::c_int = -1;
+    let mut len = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes to `fd`, which is that long.
+    let done = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_PEERPIDFD,
+            (&raw mut fd).cast(),
+            &mut len,
+        )
+    };
+    match opened(if done == 0 { fd.into() } else { -1 }) {
+        Ok(_) => Ok("sockets give pidfds of their peers".into()),
+        Err(Errno::NOPROTOOPT) => Err("sockets do not give pidfds of their peers".into()),
+        Err(errno) => Err(format!("SO_PEERPIDFD: {errno}")),
+    }
+}
+
+/// Tries to install a filter that does not exist: `EFAULT` if the kernel knows the flags, which it
+/// checks first.
+fn wait_killable() -> Result<String, String> {
+    let flags =
+        libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV;
+    let none = std::ptr::null::<libc::sock_fprog>();
+    // SAFETY: the kernel does not follow the null pointer.
+    let done =
+        unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, none) };
+    match opened(done) {
+        Err(Errno::FAULT) => Ok("signals wait until a held call proceeds".into()),
+        Err(Errno::INVAL) => Err("seccomp does not know it".into()),
+        Ok(_) => Err("seccomp accepts a filter that does not exist".into()),
+        Err(errno) => Err(format!("seccomp: {errno}")),
     }
 }
 

@@ -81,6 +81,13 @@ pub fn checks(system: &System) -> Vec<Check> {
             "mount -t cgroup2 none /sys/fs/cgroup, or start the kernel with \
              systemd.unified_cgroup_hierarchy=1",
         ),
+        Check::new(
+            "cgroup-kernel-memory",
+            system.since(5, 18),
+            "the memory controller is not used for the usage of users: their processes are added \
+             up",
+            "kernel 5.18 or newer",
+        ),
     ]
 }
 

@@ -20,6 +20,14 @@ impl System {
         let release = rustix::system::uname().release().to_string_lossy().into_owned();
         Self { version: Version::of(&release), release, capabilities: Capabilities::ours() }
     }
+
+    /// A feature that each kernel has since this version, and that has no harmless probe.
+    pub fn since(&self, major: u32, minor: u32) -> Result<String, String> {
+        if self.version < (Version { major, minor }) {
+            return Err(format!("kernel {} has none", self.version));
+        }
+        Ok(format!("kernel {} has it", self.version))
+    }
 }
 
 /// The first two numbers of a kernel's release.
