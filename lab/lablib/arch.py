@@ -16,6 +16,7 @@ class Arch:
     console: str
     starved_host: tuple[str, ...]
     strip: str
+    page_kib: int = 4
 
     def label(self, line: str) -> str:
         """The name of a kernel line on this architecture, in files and results."""
@@ -39,9 +40,9 @@ ARM64, ARM64_16K = (
     Arch(
         name=name, debian="arm64", rust_target="aarch64-unknown-linux-gnu", qemu="qemu-system-aarch64",
         machine="virt", cpu="cortex-a76", console="ttyAMA0", starved_host=TOLERANT,
-        strip="aarch64-linux-gnu-strip",
+        strip="aarch64-linux-gnu-strip", page_kib=page_kib,
     )
-    for name in ("arm64", "arm64-16k")
+    for name, page_kib in (("arm64", 4), ("arm64-16k", 16))
 )
 BY_NAME = {arch.name: arch for arch in (AMD64, ARM64, ARM64_16K)}
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import machine, oom_daemons
+from .arch import AMD64, Arch
 from .errors import LabError, tail
 
 # How long a scenario may last, in seconds of the guest. A thrash and a fork bomb end only if they are killed.
@@ -16,6 +17,8 @@ UNLIMITED = {"memfd", "page-tables"}
 # user-limit: part of the machine's memory that the limited user may have.
 LIMIT_PERCENT = 20
 SCRATCH_MIB = 512
+# Daemons that need no root file system.
+BUILT_HERE = {"none", "headroom"}
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,7 @@ class Setting:
     """The machine, in MiB and seconds; `headroom` is a directory with our daemon, and maybe its oomd.toml."""
 
     kernel: str = "6.12"
+    arch: Arch = AMD64
     memory: int = 768
     cpus: int = 2
     swap: int = 0
@@ -38,12 +42,16 @@ def run(setting: Setting, scenario: str, daemon: str, tools: Path) -> dict[str, 
     """Runs the scenario. Returns its result and its parameters."""
     limit = setting.memory * LIMIT_PERCENT // 100 if scenario == "user-limit" else None
     under_test = oom_daemons.get(daemon, limit, configured=scenario not in UNLIMITED)
+    # The root file system, which has the other daemons, is for amd64.
+    if setting.arch is not AMD64 and daemon not in BUILT_HERE:
+        raise LabError(f"{daemon} runs on {AMD64.name} machines only")
     command = f"/payload/lab-tools scenario --scenario {scenario} --seconds {setting.seconds or SECONDS[scenario]}"
     if limit:
         command += f" --limit-mib {limit}"
     spec = machine.Spec(
-        kernel=setting.kernel, command=["sh", "-c", oom_daemons.script(under_test, command)], memory=setting.memory,
-        cpus=setting.cpus, payload=[(tools, "/payload/lab-tools"), *oom_daemons.payload(daemon, setting.headroom)], rootfs=True,
+        kernel=setting.kernel, arch=setting.arch, command=["sh", "-c", oom_daemons.script(under_test, command)], memory=setting.memory,
+        cpus=setting.cpus, payload=[(tools, "/payload/lab-tools"), *oom_daemons.payload(daemon, setting.headroom)],
+        rootfs=setting.arch is AMD64,
         systemd=under_test.systemd, swap=setting.swap, swap_on=setting.swap_on, scratch=SCRATCH_MIB, iops=setting.iops,
         timeout=setting.timeout, boot_timeout=setting.timeout,
     )
@@ -54,7 +62,7 @@ def run(setting: Setting, scenario: str, daemon: str, tools: Path) -> dict[str, 
         sys.stderr.write(errors)
     if outcome.status != 0:
         raise LabError(f"{daemon} in {scenario}: status {outcome.status}\n{tail(errors, 40)}")
-    head = {"bench": "scenario", "case": scenario, "subject": daemon, "kernel": setting.kernel, "mem_mib": setting.memory,
+    head = {"bench": "scenario", "case": scenario, "subject": daemon, "kernel": setting.arch.label(setting.kernel), "mem_mib": setting.memory,
             "cpus": setting.cpus, "swap_mib": setting.swap, "swap_on": setting.swap_on if setting.swap else None, "iops": setting.iops}
     tail_ = {"daemon_survived": "did not survive" not in errors, "wall_s": round(outcome.wall_s, 1)}
     return {**head, **json.loads(out.getvalue()), **tail_}

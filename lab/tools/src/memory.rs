@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::Result;
 
-/// Bytes in a page on the only architecture the lab has.
+/// Bytes in the smallest page of the lab's machines.
 pub const PAGE: usize = 4096;
 /// Bytes in a MiB.
 pub const MIB: usize = 1 << 20;
