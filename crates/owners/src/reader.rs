@@ -86,6 +86,21 @@ pub fn peer_owner(socket: BorrowedFd<'_>, pid: u32, uid: Uid) -> io::Result<Owne
 /// The process at the other end of a socket, which had this pid when it connected. Before Linux 6.5
 /// the process is looked up by that pid, which another process may have by now.
 pub fn peer_pidfd(socket: BorrowedFd<'_>, pid: u32) -> io::Result<OwnedFd> {
+    if let Ok(pidfd) = connected_pidfd(socket) {
+        return Ok(pidfd);
+    }
+    // SAFETY: the call takes integers; its result is a new descriptor without another owner, or -1.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid as libc::pid_t, 0) } as libc::c_int;
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a new descriptor without another owner.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// The process at the other end of a socket, as the kernel knows it since it connected. Fails with
+/// `ENOPROTOOPT` before Linux 6.5.
+pub fn connected_pidfd(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let mut fd: libc::c_int = -1;
     let mut len = size_of::<libc::c_int>() as libc::socklen_t;
     // SAFETY: the kernel writes at most `len` bytes to `fd`, which is that long.
@@ -99,11 +114,6 @@ pub fn peer_pidfd(socket: BorrowedFd<'_>, pid: u32) -> io::Result<OwnedFd> {
         )
     };
     if done != 0 || fd < 0 {
-        // SAFETY: the call takes integers; its result is a new descriptor without another owner, or
-        // -1.
-        fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid as libc::pid_t, 0) } as libc::c_int;
-    }
-    if fd < 0 {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: a new descriptor without another owner.

@@ -1,6 +1,6 @@
 //! Checks for `headroom-binderd`.
 
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -232,25 +232,13 @@ fn thread_pidfd() -> Result<String, String> {
 
 /// Requests the pidfd of the other end of a socket pair, which is this process.
 fn peer_pidfd() -> Result<String, String> {
-    /// `asm-generic/socket.h`.
-    const SO_PEERPIDFD: libc::c_int = 77;
     let (socket, _other) = UnixStream::pair().map_err(|error| error.to_string())?;
-    let mut fd: libc::c_int = -1;
-    let mut len = size_of::<libc::c_int>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `len` bytes to `fd`, which is that long.
-    let done = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            SO_PEERPIDFD,
-            (&raw mut fd).cast(),
-            &mut len,
-        )
-    };
-    match opened(if done == 0 { fd.into() } else { -1 }) {
+    match owners::reader::connected_pidfd(socket.as_fd()) {
         Ok(_) => Ok("sockets give pidfds of their peers".into()),
-        Err(Errno::NOPROTOOPT) => Err("sockets do not give pidfds of their peers".into()),
-        Err(errno) => Err(format!("SO_PEERPIDFD: {errno}")),
+        Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => {
+            Err("sockets do not give pidfds of their peers".into())
+        }
+        Err(error) => Err(format!("SO_PEERPIDFD: {error}")),
     }
 }
 
