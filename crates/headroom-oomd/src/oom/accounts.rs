@@ -147,6 +147,23 @@ impl Accounts {
         if taken { Latch::Taken } else { Latch::Free }
     }
 
+    /// Takes the account's latch for a victim to which the signal was sent, unless the kernel
+    /// program has killed at this very moment: then its event is pending.
+    pub(super) fn take_latch(&mut self, account: AccountId, victim: ProcessId) {
+        match self.watch.take_latch(account) {
+            Ok(true) => self.count_dying(account, victim),
+            Ok(false) => {}
+            Err(error) => warn_of_victim(account, &error),
+        }
+    }
+
+    /// Counts the pages of a killed process as dying. The latch is taken.
+    pub(super) fn count_dying(&mut self, account: AccountId, victim: ProcessId) {
+        if let Err(error) = self.watch.count_dying(account, victim) {
+            warn_of_victim(account, &error);
+        }
+    }
+
     /// Corrects all accounts by a scan of all processes.
     pub(super) fn reconcile(&mut self) {
         match self.watch.reconcile() {
@@ -319,4 +336,8 @@ impl Accounts {
             hard_bytes: it.limit().hard_bytes(),
         })
     }
+}
+
+fn warn_of_victim(account: AccountId, error: &NotifierError) {
+    tracing::warn!(%account, "the notifier does not know of the victim: {error}");
 }

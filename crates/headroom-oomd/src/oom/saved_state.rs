@@ -46,11 +46,8 @@ impl OomManager {
     pub(super) fn continue_kills(&mut self) {
         let SharedState { accounts, kills, .. } = &mut self.state;
         for (account, victim) in kills.latched() {
-            if accounts.ledger().account(account).is_some()
-                && matches!(accounts.watch_mut().take_latch(account), Ok(true))
-                && let Err(error) = accounts.watch_mut().count_dying(account, victim)
-            {
-                tracing::warn!(%account, "the notifier does not know of the victim: {error}");
+            if accounts.ledger().account(account).is_some() {
+                accounts.take_latch(account, victim);
             }
         }
         let bytes = kills.all().iter().map(|kill| kill.bytes).fold(0, u64::saturating_add);

@@ -17,8 +17,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use control::oomd::Outcome;
 use headroom_linux::clock::monotonic_ns;
 use memory_ledger::{
-    AccountId, Cause, ChargedAccount, InFlightKill, KillToken, KillsInFlight, LatchAction, NewKill,
-    Process, ProcessId, Sender, Settled, Signal,
+    Cause, ChargedAccount, InFlightKill, KillToken, KillsInFlight, LatchAction, NewKill, Process,
+    Sender, Settled, Signal,
 };
 use reclaim::{KillError, Reaper, Victim, holder_of};
 
@@ -113,8 +113,11 @@ impl Executor {
             cgroup,
         });
         match claim {
-            Claim::Latch => count_dying(payer, process.id, &mut state.accounts),
-            Claim::Nothing => take_latch(latch, payer, process.id, &mut state.accounts),
+            Claim::Latch => state.accounts.count_dying(payer, process.id),
+            Claim::Nothing if latch == LatchAction::Take => {
+                state.accounts.take_latch(payer, process.id);
+            }
+            Claim::Nothing => {}
         }
         match &plan.pinned {
             Some(pinned) => {
@@ -236,7 +239,9 @@ impl Executor {
         let Some(kill) = state.kills.get(token).copied() else { return };
         // It does not matter if this fails because the process has exited.
         let _ = self.reaping.kill(token);
-        take_latch(latch, kill.payer(), kill.victim, &mut state.accounts);
+        if latch == LatchAction::Take {
+            state.accounts.take_latch(kill.payer(), kill.victim);
+        }
         self.reaping.step(token, &mut state.kills);
     }
 
@@ -326,18 +331,5 @@ impl Claim {
             // The account has no limit any more.
             Err(_) => Some(Self::Nothing),
         }
-    }
-}
-
-fn take_latch(latch: LatchAction, account: AccountId, victim: ProcessId, accounts: &mut Accounts) {
-    // `Ok(false)`: the kernel program has killed at this very moment, and its event is pending.
-    if latch == LatchAction::Take && matches!(accounts.watch_mut().take_latch(account), Ok(true)) {
-        count_dying(account, victim, accounts);
-    }
-}
-
-fn count_dying(account: AccountId, victim: ProcessId, accounts: &mut Accounts) {
-    if let Err(error) = accounts.watch_mut().count_dying(account, victim) {
-        tracing::warn!(%account, "the notifier does not know of the victim: {error}");
     }
 }
