@@ -75,9 +75,11 @@ fn the_growing_process_of_a_shared_limit_dies_and_the_record_names_its_user() {
         assert_eq!((victim.pid, victim.uid), (second.pid(), Some(bob)), "{why:#?}");
         assert!(matches!(why.outcome, Outcome::Reclaimed { .. }), "{why:#?}");
         assert!(why.used_bytes > 96 * MIB && why.considered >= 1);
-        let limit = group(&daemon).unwrap();
+        // The kill is settled when half of the victim's memory is back, so the rest may follow.
+        let limit = eventually("only alice's memory is charged", || {
+            group(&daemon).filter(|it| it.used_bytes > 40 * MIB && it.used_bytes < 60 * MIB)
+        });
         assert_eq!((limit.members, limit.hard_bytes), (vec![alice, bob], 96 * MIB));
-        assert!(limit.used_bytes > 40 * MIB && limit.used_bytes < 60 * MIB);
         // The next process can be killed as long as there is one left.
         first.grow(90 << 10);
         first.died();
