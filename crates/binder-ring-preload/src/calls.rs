@@ -1,0 +1,340 @@
+//! A `BINDER_WRITE_READ` over a ring.
+
+use std::ffi::c_int;
+use std::sync::atomic::Ordering::{AcqRel, Release};
+
+use binder_ring::call::{CallResult, MAX_FILES, Outcome, ParcelBytes};
+use binder_ring::page::{PARCEL_BYTES, Page, STREAM_BYTES};
+use binder_ring::turn::{Submitted, Turn, Watch};
+use binder_ring::{RING_FILES, RING_INTERRUPT};
+use binder_uapi::command::{BC_REPLY, BC_TRANSACTION};
+use binder_uapi::ioctl::{BINDER_WRITE_READ, payload_len};
+use binder_uapi::{BinderTransactionData, BinderWriteRead};
+
+use crate::own_memory;
+use crate::system::{self, Errno};
+use crate::threads::{self, Entry};
+
+/// How long a thread waits for its ring, nanoseconds. Then it waits in a request, which also ends
+/// if the daemon dies, and needs no care for signals.
+const WAIT_NS: i64 = 10_000_000;
+/// Number of commands that are searched for the first one with a parcel.
+const COMMANDS_SEARCHED: usize = 4;
+
+/// How a thread's wait for its result ended.
+enum Waited {
+    Done,
+    /// A signal handler of this thread has withdrawn the call.
+    Withdrawn,
+    /// The daemon does not know the ring any more.
+    Lost(Errno),
+}
+
+/// Why a call was ended before its result was there.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ended {
+    No,
+    BySignal,
+    ByTime,
+}
+
+/// # Safety
+///
+/// As for the ioctl.
+pub(crate) unsafe fn write_read(fd: c_int, argument: usize) -> Result<c_int, Errno> {
+    let Some(entry) = threads::entry(system::thread_id(), fd) else {
+        // SAFETY: the caller's.
+        return unsafe { system::ioctl(fd, BINDER_WRITE_READ, argument) };
+    };
+    if entry.busy.swap(true, AcqRel) {
+        // A signal handler calls while this thread waits: its call is interrupted first, as a
+        // system call would have been.
+        if let Some(page) = entry.page()
+            && !page.words.withdraw()
+        {
+            // SAFETY: the ioctl has no effect on our memory but the ring.
+            let _ = unsafe { system::ioctl(fd, RING_INTERRUPT, &raw const ZERO as usize) };
+        }
+        // SAFETY: the caller's.
+        return unsafe { system::ioctl(fd, BINDER_WRITE_READ, argument) };
+    }
+    // SAFETY: the caller's.
+    let result = unsafe { call(entry, fd, argument) };
+    entry.busy.store(false, Release);
+    result
+}
+
+static ZERO: u32 = 0;
+
+/// # Safety
+///
+/// As for the ioctl.
+unsafe fn call(entry: &Entry, fd: c_int, argument: usize) -> Result<c_int, Errno> {
+    if let Some(page) = entry.page() {
+        match page.words.watch() {
+            Watch::Off => {}
+            _ if !entry.is_for(fd) => entry.drop_ring(),
+            Watch::Ended => entry.drop_ring(),
+            Watch::Awake | Watch::Asleep
+                if entry.argument.is_writable(argument as u64, size_of::<BinderWriteRead>()) =>
+            {
+                // SAFETY: it can be read and written.
+                if let Some(result) = unsafe { call_by_ring(entry, page, fd, argument) } {
+                    return result;
+                }
+            }
+            Watch::Awake | Watch::Asleep => {}
+        }
+    }
+    // SAFETY: the caller's.
+    let result = unsafe { system::ioctl(fd, BINDER_WRITE_READ, argument) };
+    entry.note_request(fd);
+    result
+}
+
+/// `None`: the call is to be made by a system call, with the argument as it is now.
+///
+/// # Safety
+///
+/// `argument` is that of a BINDER_WRITE_READ, readable and writable.
+unsafe fn call_by_ring(
+    entry: &Entry,
+    page: &Page,
+    fd: c_int,
+    argument: usize,
+) -> Option<Result<c_int, Errno>> {
+    let argument = argument as *mut BinderWriteRead;
+    let mut files = [0; MAX_FILES];
+    let mut arrived = 0;
+    loop {
+        // SAFETY: the caller's.
+        let bwr = unsafe { argument.read_unaligned() };
+        // The driver checks the first word of the read buffer before it takes work.
+        let first = bwr.read_size.min(size_of::<u32>() as u64) as usize;
+        if !entry.returns.is_writable(bwr.read_buffer, first) {
+            return None;
+        }
+        let left = bwr.write_size.checked_sub(bwr.write_consumed)?;
+        let commands_at = bwr.write_buffer.wrapping_add(bwr.write_consumed);
+        if left > STREAM_BYTES as u64 {
+            return None;
+        }
+        let commands = entry.commands.readable(commands_at, left as usize)?;
+        if !page.write_call(bwr, commands, find_parcel(commands), &files[..arrived]) {
+            return None;
+        }
+        match page.words.submit() {
+            Submitted::Seen => {}
+            Submitted::WakeDaemon => system::wake(page.words.turn_word()),
+            Submitted::Withdrawn(watch) => {
+                if watch == Watch::Ended {
+                    entry.drop_ring();
+                }
+                return None;
+            }
+        }
+        let (waited, ended) = wait(page, fd);
+        match waited {
+            Waited::Done => {}
+            Waited::Withdrawn if ended == Ended::ByTime => return None,
+            Waited::Withdrawn => return Some(Err(libc::EINTR)),
+            Waited::Lost(errno) => {
+                entry.abandon_ring();
+                return Some(Err(errno));
+            }
+        }
+        let result = page.read_result();
+        // SAFETY: the caller's.
+        let is_delivered = unsafe { deliver(entry, page, &result, &bwr, argument) };
+        if !is_delivered {
+            return Some(Err(libc::EFAULT));
+        }
+        match result.outcome {
+            Outcome::Returned => {
+                if result.errno == libc::EINTR as u32 && ended == Ended::ByTime {
+                    return None;
+                }
+                return Some(match result.errno {
+                    0 => Ok(0),
+                    errno => Err(errno as c_int),
+                });
+            }
+            Outcome::Unfinished => return None,
+            Outcome::FetchFiles => arrived = fetch_files(fd, &mut files)?,
+        }
+    }
+}
+
+/// Waits for the result of a call that was submitted.
+fn wait(page: &Page, fd: c_int) -> (Waited, Ended) {
+    let mut ended = Ended::No;
+    loop {
+        let turn = match page.words.turn() {
+            Turn::Done => return (Waited::Done, ended),
+            Turn::Idle => return (Waited::Withdrawn, ended),
+            turn => turn,
+        };
+        match system::wait(page.words.turn_word(), turn as u32, WAIT_NS) {
+            Err(libc::EINTR) => ended = Ended::BySignal,
+            Err(libc::ETIMEDOUT) if ended == Ended::No => ended = Ended::ByTime,
+            Err(libc::ETIMEDOUT) => {}
+            _ => continue,
+        }
+        if page.words.withdraw() {
+            return (Waited::Withdrawn, ended);
+        }
+        // SAFETY: the ioctl has no effect on our memory but the ring.
+        let asked = unsafe { system::ioctl(fd, RING_INTERRUPT, &raw const ZERO as usize) };
+        if let Err(errno) = asked
+            && page.words.turn() == Turn::Taken
+        {
+            return (Waited::Lost(errno), ended);
+        }
+    }
+}
+
+/// Writes the result to where the system call would have written it. False: the read buffer is not
+/// writable.
+///
+/// # Safety
+///
+/// `argument` is writable.
+unsafe fn deliver(
+    entry: &Entry,
+    page: &Page,
+    result: &CallResult,
+    before: &BinderWriteRead,
+    argument: *mut BinderWriteRead,
+) -> bool {
+    let (from, to) = (before.read_consumed, result.argument.read_consumed);
+    let mut is_written = true;
+    if from < to && to <= before.read_size.min(STREAM_BYTES as u64) {
+        let mut returns = [0; STREAM_BYTES];
+        page.read_returns(&mut returns[..to as usize]);
+        let new = &returns[from as usize..to as usize];
+        let into = before.read_buffer.wrapping_add(from);
+        is_written = entry.returns.write(into, new);
+    }
+    // SAFETY: the caller's.
+    unsafe { argument.write_unaligned(result.argument) };
+    for &fd in result.closes.numbers() {
+        // SAFETY: the daemon has passed this descriptor to us in a buffer that was freed.
+        system::keep_errno(|| unsafe { libc::close(fd as c_int) });
+    }
+    is_written
+}
+
+/// The parcel of the first command that has one, if its memory can be read.
+fn find_parcel(commands: &[u8]) -> Option<ParcelBytes<'_>> {
+    let mut rest = commands;
+    for _ in 0..COMMANDS_SEARCHED {
+        let (word, payload) = rest.split_first_chunk::<4>()?;
+        let word = u32::from_ne_bytes(*word);
+        if word == BC_TRANSACTION || word == BC_REPLY {
+            let data = payload.first_chunk::<{ size_of::<BinderTransactionData>() }>()?;
+            // SAFETY: any bytes are a value of this type.
+            let data: BinderTransactionData = unsafe { std::mem::transmute_copy(data) };
+            return parcel_of(&data);
+        }
+        rest = payload.get(payload_len(word)..)?;
+    }
+    None
+}
+
+fn parcel_of(data: &BinderTransactionData) -> Option<ParcelBytes<'static>> {
+    let (len, offsets_len) = (data.data_size, data.offsets_size);
+    if len.checked_add(offsets_len)? > (PARCEL_BYTES - 8) as u64 {
+        return None;
+    }
+    Some(ParcelBytes {
+        at: data.buffer,
+        bytes: own_memory::readable(data.buffer, len as usize)?,
+        offsets_at: data.offsets,
+        offsets: own_memory::readable(data.offsets, offsets_len as usize)?,
+    })
+}
+
+/// Receives the files of the transaction that the read takes. `None`: the daemon has not sent them.
+fn fetch_files(fd: c_int, numbers: &mut [u32; MAX_FILES]) -> Option<usize> {
+    system::keep_errno(|| {
+        let mut sockets = [-1; 2];
+        // SAFETY: the array is ours.
+        let made = unsafe {
+            let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
+            libc::socketpair(libc::AF_UNIX, kind, 0, sockets.as_mut_ptr())
+        };
+        if made != 0 {
+            return None;
+        }
+        let socket = sockets[1] as u32;
+        // SAFETY: the argument is ours.
+        let sent = unsafe { system::ioctl(fd, RING_FILES, &raw const socket as usize) };
+        let count = sent.ok().and_then(|_| receive(sockets[0], numbers));
+        for socket in sockets {
+            // SAFETY: the descriptor is ours.
+            unsafe { libc::close(socket) };
+        }
+        for number in numbers.iter_mut().take(count.unwrap_or(0)) {
+            *number = lowest(*number);
+        }
+        count
+    })
+}
+
+/// Moves a descriptor to the lowest free number, which the driver would have chosen: the sockets
+/// have occupied two of them.
+fn lowest(number: u32) -> u32 {
+    // SAFETY: the descriptor was received by us just now.
+    unsafe {
+        let moved = libc::fcntl(number as c_int, libc::F_DUPFD_CLOEXEC, 0);
+        let (kept, closed) = if (0..number as c_int).contains(&moved) {
+            (moved as u32, number as c_int)
+        } else {
+            (number, moved)
+        };
+        libc::close(closed);
+        kept
+    }
+}
+
+fn receive(socket: c_int, numbers: &mut [u32; MAX_FILES]) -> Option<usize> {
+    const CONTROL: usize = 24 + 4 * MAX_FILES;
+    #[repr(align(8))]
+    struct Control([u8; CONTROL]);
+    let (mut control, mut byte) = (Control([0; CONTROL]), 0_u8);
+    let mut part = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+    // SAFETY: the structure consists of numbers and pointers that may be null.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.0.as_mut_ptr().cast();
+    message.msg_controllen = CONTROL as _;
+    // Binder installs descriptors with O_CLOEXEC.
+    let flags = libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT;
+    // SAFETY: all parts of the message are ours.
+    unsafe {
+        if libc::recvmsg(socket, &mut message, flags) < 1 {
+            return None;
+        }
+        let head = libc::CMSG_FIRSTHDR(&message);
+        if head.is_null() || (*head).cmsg_type != libc::SCM_RIGHTS {
+            return None;
+        }
+        let bytes = (*head).cmsg_len as usize - libc::CMSG_LEN(0) as usize;
+        let count = (bytes / size_of::<u32>()).min(MAX_FILES);
+        let is_complete = message.msg_flags & libc::MSG_CTRUNC == 0;
+        std::ptr::copy_nonoverlapping(
+            libc::CMSG_DATA(head),
+            numbers.as_mut_ptr().cast(),
+            count * size_of::<u32>(),
+        );
+        if !is_complete {
+            // The table of descriptors is full: the transaction is refused.
+            for &number in &numbers[..count] {
+                libc::close(number as c_int);
+            }
+            return None;
+        }
+        Some(count)
+    }
+}

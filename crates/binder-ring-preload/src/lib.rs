@@ -1,0 +1,45 @@
+//! Carries a binder client's `BINDER_WRITE_READ` over shared memory instead of FUSE, by
+//! `LD_PRELOAD`: it replaces the C library's `ioctl`.
+//!
+//! A thread that calls often shares a ring with the daemon ([`binder_ring`]). Every other ioctl,
+//! and each call that may differ there, is a system call as before.
+//!
+//! * [`calls`]: a call, from its submission to its result;
+//! * [`threads`]: the rings of the threads, empty in a forked child;
+//! * [`own_memory`]: memory of the program, which may be missing;
+//! * [`system`]: system calls.
+//!
+//! Nothing here allocates or locks, as a signal handler may call `ioctl`.
+
+mod calls;
+mod own_memory;
+mod system;
+mod threads;
+
+use std::ffi::{c_int, c_ulong, c_void};
+
+use binder_uapi::ioctl::BINDER_WRITE_READ;
+
+/// `ioctl(2)`.
+///
+/// # Safety
+///
+/// As for the system call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
+    let result = if request as u32 == BINDER_WRITE_READ {
+        // SAFETY: the caller's.
+        unsafe { calls::write_read(fd, argument as usize) }
+    } else {
+        // SAFETY: the caller's.
+        unsafe { system::ioctl(fd, request as u32, argument as usize) }
+    };
+    match result {
+        Ok(value) => value,
+        Err(errno) => {
+            // SAFETY: the C library's own, always valid.
+            unsafe { *libc::__errno_location() = errno };
+            -1
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! System calls. None sets the C library's `errno` when the caller does not return an error.
+
+use std::ffi::{c_int, c_long};
+use std::ptr::null;
+use std::sync::atomic::AtomicU32;
+
+/// Errno (positive) of a failed system call.
+pub(crate) type Errno = c_int;
+
+/// The result of a system call that was made by the C library; its `errno` is as before.
+fn checked(call: impl FnOnce() -> c_long) -> Result<c_int, Errno> {
+    // SAFETY: the C library's own, always valid.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: as above.
+    let before = unsafe { *errno };
+    let result = call();
+    if result >= 0 {
+        return Ok(result as c_int);
+    }
+    // SAFETY: as above.
+    Err(unsafe { std::mem::replace(&mut *errno, before) })
+}
+
+/// # Safety
+///
+/// As for `ioctl(2)`.
+pub(crate) unsafe fn ioctl(fd: c_int, request: u32, argument: usize) -> Result<c_int, Errno> {
+    // SAFETY: the caller's.
+    checked(|| unsafe { libc::syscall(libc::SYS_ioctl, fd, request, argument) })
+}
+
+/// The calling thread's id, from the kernel: a thread without the C library's thread-local storage
+/// has one too.
+pub(crate) fn thread_id() -> u32 {
+    // SAFETY: takes nothing.
+    unsafe { libc::syscall(libc::SYS_gettid) as u32 }
+}
+
+/// The inode of a descriptor, as the kernel knows it: the file's filesystem is not asked.
+pub(crate) fn inode(fd: c_int) -> Option<u64> {
+    let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
+    let mut found = std::mem::MaybeUninit::<libc::statx>::zeroed();
+    let (path, into) = (c"".as_ptr(), found.as_mut_ptr());
+    // SAFETY: the path and the structure are ours.
+    let call = || unsafe { libc::syscall(libc::SYS_statx, fd, path, flags, libc::STATX_INO, into) };
+    checked(call).ok()?;
+    // SAFETY: zero is a valid value of each field, and the kernel has filled it.
+    let found = unsafe { found.assume_init() };
+    // Node numbers of different mounts are told apart by their devices.
+    Some(found.stx_ino ^ (u64::from(found.stx_dev_minor) << 40))
+}
+
+/// Whether a byte can be read. It is given as a signal set to a call that refuses everything else.
+pub(crate) fn is_readable(address: u64) -> bool {
+    const NO_ACTION: c_int = -1;
+    let (none, bytes) = (null::<u8>(), size_of::<u64>());
+    // SAFETY: the kernel copies from the address and fails then, whatever it has read.
+    let call = || unsafe {
+        libc::syscall(libc::SYS_rt_sigprocmask, NO_ACTION, address as usize, none, bytes)
+    };
+    checked(call) != Err(libc::EFAULT)
+}
+
+/// Writes to memory that may not be writable. False: it is not.
+pub(crate) fn write_own_memory(address: u64, bytes: &[u8]) -> bool {
+    let from = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    let to = libc::iovec { iov_base: address as *mut _, iov_len: bytes.len() };
+    // SAFETY: the caller of the ioctl has given this memory to be written to.
+    let call = || unsafe {
+        let own = libc::getpid();
+        libc::syscall(libc::SYS_process_vm_writev, own, &raw const from, 1, &raw const to, 1, 0)
+    };
+    checked(call) == Ok(bytes.len() as c_int)
+}
+
+/// Wakes the daemon.
+pub(crate) fn wake(word: *const AtomicU32) {
+    // SAFETY: the call uses the address as a key only.
+    let _ = checked(|| unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAKE, 1) });
+}
+
+/// Waits as long as the word has this value. `EINTR`: a handler has run; `ETIMEDOUT`: the time is
+/// over.
+pub(crate) fn wait(word: *const AtomicU32, value: u32, nanoseconds: i64) -> Result<(), Errno> {
+    let time = libc::timespec { tv_sec: 0, tv_nsec: nanoseconds as _ };
+    // SAFETY: the word and the time exist during the call.
+    let call = || unsafe {
+        libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAIT, value, &raw const time)
+    };
+    checked(call).map(drop)
+}
+
+/// Runs `f` with the C library's `errno` kept.
+pub(crate) fn keep_errno<R>(f: impl FnOnce() -> R) -> R {
+    // SAFETY: the C library's own, always valid.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: as above.
+    let before = unsafe { *errno };
+    let result = f();
+    // SAFETY: as above.
+    unsafe { *errno = before };
+    result
+}

@@ -1,0 +1,228 @@
+//! The rings of this process's threads.
+//!
+//! A table in memory of its own, which the kernel empties in a forked child: there the rings are
+//! not mapped. A thread finds its entry by its id, which the kernel tells.
+
+use std::ffi::c_int;
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64};
+
+use binder_ring::page::Page;
+use binder_ring::turn::Watch;
+use binder_ring::{Attach, RING_ATTACH, RING_BYTES, VERSION};
+
+use crate::own_memory::KnownMemory;
+use crate::system;
+
+/// Number of entries, and how many of them are searched for a thread.
+const ENTRIES: usize = 1024;
+const SEARCHED: usize = 16;
+/// Requests of a thread before it attaches a ring.
+const REQUESTS: u32 = 8;
+/// A thread that has no ring tries again after so many requests.
+const RETRY: u32 = 100_000;
+/// Sets the number of requests before a ring is attached.
+const REQUESTS_VARIABLE: &std::ffi::CStr = c"BINDER_RING_REQUESTS";
+
+/// A thread that calls.
+pub(crate) struct Entry {
+    /// 0: the entry is free.
+    thread: AtomicU32,
+    fd: AtomicI32,
+    inode: AtomicU64,
+    requests: AtomicU32,
+    page: AtomicPtr<Page>,
+    /// A call is in progress.
+    pub(crate) busy: AtomicBool,
+    pub(crate) argument: KnownMemory,
+    pub(crate) commands: KnownMemory,
+    pub(crate) returns: KnownMemory,
+}
+
+/// All threads.
+struct Table([Entry; ENTRIES]);
+
+static TABLE: AtomicPtr<Table> = AtomicPtr::new(null_mut());
+
+fn table() -> Option<&'static Table> {
+    let existing = TABLE.load(Acquire);
+    if let Some(table) = NonNull::new(existing) {
+        // SAFETY: the mapping is never removed, and consists of atomic values, all of which may be
+        // zero.
+        return Some(unsafe { table.as_ref() });
+    }
+    let bytes = size_of::<Table>();
+    let new: *mut Table = map(bytes, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)?.cast().as_ptr();
+    let is_private = advise(new.cast(), bytes, libc::MADV_WIPEONFORK);
+    if !is_private || TABLE.compare_exchange(null_mut(), new, AcqRel, Acquire).is_err() {
+        unmap(new.cast(), bytes);
+        return is_private.then(table).flatten();
+    }
+    // SAFETY: as above.
+    Some(unsafe { &*new })
+}
+
+/// The entry of this thread for calls on `fd`. `None`: its calls are system calls.
+pub(crate) fn entry(thread: u32, fd: c_int) -> Option<&'static Entry> {
+    let table = table()?;
+    let first = thread as usize;
+    let places = (0..SEARCHED).map(|step| &table.0[(first + step) % ENTRIES]);
+    for entry in places.clone() {
+        if entry.thread.load(Acquire) == thread {
+            let is_free = entry.page().is_none() || entry.is_ended();
+            if entry.fd.load(Relaxed) != fd && is_free {
+                entry.begin(fd);
+            }
+            return (entry.fd.load(Relaxed) == fd).then_some(entry);
+        }
+    }
+    // Rings of threads that have exited are removed by those that come later.
+    let mut own = None;
+    for entry in places {
+        let owner = entry.thread.load(Acquire);
+        let is_free = owner == 0 || entry.is_ended();
+        let next = if own.is_none() { thread } else { 0 };
+        if is_free && entry.thread.compare_exchange(owner, next, AcqRel, Relaxed).is_ok() {
+            entry.begin(fd);
+            own = own.or(Some(entry));
+        }
+    }
+    own
+}
+
+impl Entry {
+    /// The thread has exited, or its ring was ended, and it is in no call.
+    fn is_ended(&self) -> bool {
+        let ring = self.page();
+        !self.busy.load(Acquire) && ring.is_some_and(|page| page.words.watch() == Watch::Ended)
+    }
+
+    fn begin(&self, fd: c_int) {
+        self.drop_ring();
+        self.busy.store(false, Release);
+        self.requests.store(0, Relaxed);
+        self.fd.store(fd, Relaxed);
+    }
+
+    /// The thread's ring.
+    pub(crate) fn page(&self) -> Option<&'static Page> {
+        // SAFETY: it stays mapped until the thread itself drops it, or has exited.
+        NonNull::new(self.page.load(Acquire)).map(|page| unsafe { page.as_ref() })
+    }
+
+    /// Whether the descriptor still is the one that the ring is for.
+    pub(crate) fn is_for(&self, fd: c_int) -> bool {
+        system::inode(fd) == Some(self.inode.load(Relaxed))
+    }
+
+    /// Removes the thread's ring; it begins again with requests.
+    pub(crate) fn drop_ring(&self) {
+        let page = self.page.swap(null_mut(), AcqRel);
+        if !page.is_null() {
+            unmap(page.cast(), RING_BYTES);
+        }
+        self.requests.store(0, Relaxed);
+    }
+
+    /// Forgets the ring, which the daemon may still use.
+    pub(crate) fn abandon_ring(&self) {
+        self.page.store(null_mut(), Release);
+        self.requests.store(0, Relaxed);
+    }
+
+    /// Counts a request, and attaches a ring if the thread makes many.
+    pub(crate) fn note_request(&self, fd: c_int) {
+        let requests = self.requests.load(Relaxed).wrapping_add(1);
+        self.requests.store(requests % RETRY, Relaxed);
+        if requests == requests_before_ring() && self.page().is_none() {
+            system::keep_errno(|| self.attach(fd));
+        }
+    }
+
+    fn attach(&self, fd: c_int) {
+        let Some(inode) = system::inode(fd) else { return };
+        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+        // SAFETY: the name is a constant.
+        let memfd = unsafe { libc::memfd_create(c"binder-ring".as_ptr(), flags) };
+        if memfd < 0 {
+            return;
+        }
+        if let Some(page) = self.prepare(memfd)
+            && !self.share(fd, memfd, page)
+        {
+            unmap(page.as_ptr().cast(), RING_BYTES);
+        }
+        // SAFETY: the descriptor is ours.
+        unsafe { libc::close(memfd) };
+        self.inode.store(inode, Relaxed);
+    }
+
+    /// Sizes, seals and maps the memory.
+    fn prepare(&self, memfd: c_int) -> Option<NonNull<Page>> {
+        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+        // SAFETY: plain numbers.
+        let is_sealed = unsafe {
+            libc::ftruncate(memfd, RING_BYTES as libc::off_t) == 0
+                && libc::fcntl(memfd, libc::F_ADD_SEALS, seals) == 0
+        };
+        if !is_sealed {
+            return None;
+        }
+        let page = map(RING_BYTES, libc::MAP_SHARED, memfd)?.cast::<Page>();
+        if !advise(page.as_ptr().cast(), RING_BYTES, libc::MADV_DONTFORK) {
+            unmap(page.as_ptr().cast(), RING_BYTES);
+            return None;
+        }
+        Some(page)
+    }
+
+    fn share(&self, fd: c_int, memfd: c_int, page: NonNull<Page>) -> bool {
+        let token = u64::from(system::thread_id()) << 32 ^ page.as_ptr() as u64 ^ 0x6269_6e64_6572;
+        // SAFETY: the page is mapped.
+        unsafe { page.as_ref() }.set_token(token);
+        let attach = Attach { version: VERSION, memfd: memfd as u32, token };
+        // SAFETY: the argument is ours.
+        let attached = unsafe { system::ioctl(fd, RING_ATTACH, &raw const attach as usize) };
+        if attached.is_ok() {
+            self.page.store(page.as_ptr(), Release);
+        }
+        attached.is_ok()
+    }
+}
+
+/// See [`REQUESTS_VARIABLE`].
+fn requests_before_ring() -> u32 {
+    static REQUESTED: AtomicU32 = AtomicU32::new(0);
+    match REQUESTED.load(Relaxed) {
+        0 => {
+            // SAFETY: the name is a constant, and the value is read at once.
+            let value = unsafe {
+                let value = libc::getenv(REQUESTS_VARIABLE.as_ptr());
+                if value.is_null() { 0 } else { libc::atoi(value) }
+            };
+            let requests = u32::try_from(value).ok().filter(|&it| it > 0).unwrap_or(REQUESTS);
+            REQUESTED.store(requests, Relaxed);
+            requests
+        }
+        requests => requests,
+    }
+}
+
+fn map(bytes: usize, flags: c_int, fd: c_int) -> Option<NonNull<libc::c_void>> {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping at an address of the kernel's choice.
+    let address =
+        system::keep_errno(|| unsafe { libc::mmap(null_mut(), bytes, protection, flags, fd, 0) });
+    if address == libc::MAP_FAILED { None } else { NonNull::new(address) }
+}
+
+fn unmap(address: *mut libc::c_void, bytes: usize) {
+    // SAFETY: the mapping is ours, and no reference to it is left.
+    system::keep_errno(|| unsafe { libc::munmap(address, bytes) });
+}
+
+fn advise(address: *mut libc::c_void, bytes: usize, advice: c_int) -> bool {
+    // SAFETY: the mapping is ours, and new.
+    system::keep_errno(|| unsafe { libc::madvise(address, bytes, advice) == 0 })
+}

@@ -1,0 +1,140 @@
+//! Whose turn it is in a ring, and whether the daemon watches it.
+//!
+//! The client submits, the daemon takes and completes. A client whose call was not taken yet can
+//! withdraw it. To submit is not enough: the daemon looks at the rings that it watches only, and it
+//! sleeps if none of them has a call. So the daemon says in a second word which of these is the
+//! case, and each side writes its own word before it reads the other's: either the client sees that
+//! the daemon sleeps, or the daemon sees the call.
+
+use super::atomics::{AtomicU32, Ordering, fence};
+
+/// Whose turn it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Turn {
+    /// The client's: nothing is submitted.
+    Idle = 0,
+    /// The client has submitted a call.
+    Submitted = 1,
+    /// The daemon has taken the call.
+    Taken = 2,
+    /// The client's: the result of its call is there.
+    Done = 3,
+}
+
+/// What the daemon does about a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Watch {
+    /// It does not look at the ring.
+    Off = 0,
+    /// It looks at the ring before it sleeps.
+    Awake = 1,
+    /// It sleeps, on the ring's [`Turn`] too, and has to be woken.
+    Asleep = 2,
+    /// It has ended the ring for ever.
+    Ended = 3,
+}
+
+/// What the client has to do after it has submitted a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Submitted {
+    /// Wait for the result.
+    Seen,
+    /// Wake the daemon, then wait.
+    WakeDaemon,
+    /// The daemon does not watch: the call was withdrawn.
+    Withdrawn(Watch),
+}
+
+/// The two words. Any value may be in either: the other side may be hostile.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Words {
+    turn: AtomicU32,
+    watch: AtomicU32,
+}
+
+impl Turn {
+    fn of(word: u32) -> Self {
+        match word {
+            1 => Self::Submitted,
+            2 => Self::Taken,
+            3 => Self::Done,
+            _ => Self::Idle,
+        }
+    }
+}
+
+impl Watch {
+    fn of(word: u32) -> Self {
+        match word {
+            1 => Self::Awake,
+            2 => Self::Asleep,
+            3 => Self::Ended,
+            _ => Self::Off,
+        }
+    }
+}
+
+impl Words {
+    /// The words of a new ring.
+    #[cfg(test)]
+    pub(crate) fn new() -> Self {
+        Self { turn: AtomicU32::new(0), watch: AtomicU32::new(0) }
+    }
+
+    /// The futex word of the turn, for the system call.
+    pub fn turn_word(&self) -> *const AtomicU32 {
+        &raw const self.turn
+    }
+
+    /// Whose turn it is. What the other side has written before is visible then.
+    pub fn turn(&self) -> Turn {
+        Turn::of(self.turn.load(Ordering::Acquire))
+    }
+
+    /// What the daemon does.
+    pub fn watch(&self) -> Watch {
+        Watch::of(self.watch.load(Ordering::Relaxed))
+    }
+
+    /// Client: submits the call that it has written.
+    pub fn submit(&self) -> Submitted {
+        self.turn.store(Turn::Submitted as u32, Ordering::Release);
+        fence(Ordering::SeqCst);
+        match self.watch() {
+            Watch::Awake => Submitted::Seen,
+            Watch::Asleep => Submitted::WakeDaemon,
+            // A daemon that stops watching looks once more, so it may have taken the call.
+            watch if self.withdraw() => Submitted::Withdrawn(watch),
+            _ => Submitted::Seen,
+        }
+    }
+
+    /// Client: withdraws its call. False: the daemon has taken it.
+    pub fn withdraw(&self) -> bool {
+        self.exchange(Turn::Submitted, Turn::Idle)
+    }
+
+    /// Daemon: takes the call that the client has submitted. False: there is none.
+    pub fn take(&self) -> bool {
+        self.turn() == Turn::Submitted && self.exchange(Turn::Submitted, Turn::Taken)
+    }
+
+    /// Daemon: completes the call whose result it has written.
+    pub fn complete(&self) {
+        self.turn.store(Turn::Done as u32, Ordering::Release);
+    }
+
+    /// Daemon: says what it does from now on, before it looks at the ring once more.
+    pub fn set_watch(&self, watch: Watch) {
+        self.watch.store(watch as u32, Ordering::Release);
+        fence(Ordering::SeqCst);
+    }
+
+    fn exchange(&self, from: Turn, to: Turn) -> bool {
+        let (from, to) = (from as u32, to as u32);
+        self.turn.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+}
