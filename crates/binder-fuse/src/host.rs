@@ -26,6 +26,7 @@ use crate::nonblock::FlagHistory;
 use crate::page_server::PageServer;
 use crate::pid_view::PidView;
 use crate::priority::{self, RecentPriorities};
+use crate::rings::Rings;
 use crate::tree::DEVICE_SIZE;
 use crate::user_view::UserView;
 use crate::warning_limits::WarningLimits;
@@ -191,6 +192,7 @@ pub(crate) struct ClientHost {
     /// The returns of the last read that are not written yet.
     late_returns: Option<BlockedAccess>,
     lookups: LookupBudgets,
+    pub(crate) rings: Rings,
     warnings: WarningLimits,
     /// Device number of our filesystem in the clients' maps.
     device: Device,
@@ -219,6 +221,7 @@ impl ClientHost {
             limits: AccessLimits::new(own_uid),
             late_returns: None,
             lookups: LookupBudgets::new(),
+            rings: Rings::default(),
             warnings: WarningLimits::new(),
             device,
             files: Store::new(closers.clone()),
@@ -426,6 +429,9 @@ impl ClientHost {
 
 impl ClientMemory for ClientHost {
     fn read(&mut self, from: Caller, address: u64, into: &mut [u8]) -> Result<(), Fault> {
+        if self.rings.read(from.tid, address, into) {
+            return Ok(());
+        }
         self.access(from, |access| access.read(from.tid, address, into))?
     }
 
@@ -435,14 +441,23 @@ impl ClientMemory for ClientHost {
         pieces: &[Piece],
         into: &mut Vec<u8>,
     ) -> Result<usize, Fault> {
-        self.access(from, |access| access.read_pieces(from.tid, pieces, into))
+        match self.rings.read_pieces(from.tid, pieces, into) {
+            0 => self.access(from, |access| access.read_pieces(from.tid, pieces, into)),
+            read => Ok(read),
+        }
     }
 
     fn write(&mut self, to: Caller, address: u64, bytes: &[u8]) -> Result<(), Fault> {
+        if self.rings.write(to.tid, address, bytes) {
+            return Ok(());
+        }
         self.access(to, |access| access.write(to.tid, address, bytes))?
     }
 
     fn write_returns(&mut self, to: Caller, address: u64, bytes: &[u8]) -> Result<(), Fault> {
+        if self.rings.write(to.tid, address, bytes) {
+            return Ok(());
+        }
         self.access_now(to, |access| access.write(to.tid, address, bytes)).unwrap_or_else(|late| {
             self.late_returns = Some(late);
             Ok(())

@@ -38,8 +38,10 @@ mod client_access;
 mod client_memory;
 mod coarse_clock;
 mod error;
+mod event_watch;
 mod files;
 mod fixed;
+mod futex;
 #[doc(hidden)]
 pub mod fuzzing;
 mod guardian;
@@ -61,6 +63,7 @@ mod pid_view;
 mod place;
 mod placement;
 mod priority;
+mod rings;
 mod server;
 mod sleeping_call;
 mod state;
@@ -78,7 +81,7 @@ pub use loop_threads::serve;
 pub use mapping::{MappingChoice, MappingKind};
 pub use mount::MountNamespace;
 pub use server::{
-    BufferHolder, Config, DeviceOwner, Event, HeldMemory, Obstacle, PausedServer, Server, TraceEnd,
-    TraceOutcome, TracePart, TraceRecord,
+    BufferHolder, Config, DeviceOwner, Event, HeldMemory, Obstacle, PausedServer, RingPolicy,
+    Server, TraceEnd, TraceOutcome, TracePart, TraceRecord,
 };
 pub use state::{ServerState, ServerStateFormat1, VerifiedState};

@@ -10,7 +10,6 @@ use binder_driver::{
 };
 use binder_uapi::BinderWriteRead;
 use owners::{Owner, Uid};
-use zerocopy::IntoBytes;
 
 use super::{Due, OPENER, PendingIoctl, Requester, Server, Slice, THREAD};
 use crate::access_limits::Start;
@@ -22,6 +21,7 @@ use crate::nonblock::{FlagHistory, ParkedRead};
 use crate::pid_view::{self, Client, Disposition};
 use crate::place::{DeviceId, Place};
 use crate::placement::{self, Move, Moved};
+use crate::rings;
 use crate::task_watch::Exit;
 use crate::user_view::UserView;
 use crate::wire::types::{
@@ -176,6 +176,7 @@ impl Server {
     pub(super) fn release(&mut self, header: &InHeader, fh: u64) -> io::Result<()> {
         self.close_log(fh);
         let key = OpenKey::from_fh(fh);
+        self.end_rings_of(key);
         if let Some(open) = self.host.opens.get(key) {
             let process = open.process;
             self.driver.release(&mut self.host, process);
@@ -189,7 +190,7 @@ impl Server {
                     // The kernel releases a file after its last call; a call that is left was lost.
                     tracing::warn!("thread {tid} was still in a call when its file was released");
                     self.parked.remove(&unique);
-                    self.channel.send(self.reply.error(unique, libc::EBADF))?;
+                    self.send_errno(unique, libc::EBADF)?;
                 }
             }
             self.openers.unwatch(open.pid, open.process);
@@ -254,6 +255,7 @@ impl Server {
 
     /// A client's thread has exited.
     pub(super) fn thread_gone(&mut self, exit: Exit) {
+        self.end_ring(exit.id);
         for process in exit.processes {
             self.driver.thread_died(&mut self.host, process, exit.id);
             self.cancel_deferred(exit.id, process);
@@ -349,10 +351,8 @@ impl Server {
         }
         self.unpark(key, caller.tid);
         match interrupt {
-            Some(Interrupt::Ended(bwr)) => {
-                self.channel.send(self.reply.ioctl(unique, -errno.code(), bwr.as_bytes()))
-            }
-            _ => self.channel.send(self.reply.error(unique, errno.code())),
+            Some(Interrupt::Ended(bwr)) => self.send_result(&request, -errno.code(), &bwr),
+            _ => self.send_errno(unique, errno.code()),
         }
     }
 
@@ -360,13 +360,15 @@ impl Server {
         if let Some(open) = self.host.opens.get_mut(request.key) {
             let (unique, tid) = (request.unique, request.caller.tid);
             open.calls.set(tid, Some(unique));
-            self.nonblock.add(ParkedRead { unique, tid, owner: open.owner }, open.flag_history);
+            if rings::ring_of(unique).is_none() {
+                self.nonblock.add(ParkedRead { unique, tid, owner: open.owner }, open.flag_history);
+            }
             self.parked.insert(unique, request);
         }
     }
 
     /// Removes and returns the request in which a thread is parked.
-    fn unpark(&mut self, key: OpenKey, tid: u32) -> Option<PendingIoctl> {
+    pub(super) fn unpark(&mut self, key: OpenKey, tid: u32) -> Option<PendingIoctl> {
         let unique = self.host.opens.get_mut(key)?.calls.take(tid)?;
         self.parked.remove(&unique)
     }
@@ -391,7 +393,10 @@ impl Server {
                 self.park(request);
                 Ok(())
             }
-            WriteRead::InstallFds { bwr } => self.begin_fd_delivery(request, bwr),
+            WriteRead::InstallFds { bwr } => match rings::ring_of(request.unique) {
+                Some(ring) => self.offer_ring_files(ring, request),
+                None => self.begin_fd_delivery(request, bwr),
+            },
         }
     }
 
@@ -406,15 +411,22 @@ impl Server {
 
     /// Ends a BINDER_WRITE_READ that was in the queue.
     fn interrupt_queued(&mut self, unique: u64, withdrawn: Due) -> io::Result<()> {
-        match withdrawn {
-            Due::Request(_) => self.channel.send(self.reply.error(unique, libc::EINTR)),
-            Due::Slice(Slice { request, bwr, .. }) => {
-                if let Some(open) = self.host.opens.get_mut(request.key) {
-                    open.calls.take(request.caller.tid);
-                }
-                self.channel.send(self.reply.ioctl(unique, -libc::EINTR, bwr.as_bytes()))
+        match (self.end_withdrawn(&withdrawn), withdrawn) {
+            (Some(bwr), Due::Slice(Slice { request, .. })) => {
+                self.send_result(&request, -libc::EINTR, &bwr)
             }
+            _ => self.send_errno(unique, libc::EINTR),
         }
+    }
+
+    /// Its thread does not wait in it any more. Returns the argument of a BINDER_WRITE_READ that
+    /// was started.
+    pub(super) fn end_withdrawn(&mut self, withdrawn: &Due) -> Option<BinderWriteRead> {
+        let Due::Slice(Slice { request, bwr, .. }) = withdrawn else { return None };
+        if let Some(open) = self.host.opens.get_mut(request.key) {
+            open.calls.take(request.caller.tid);
+        }
+        Some(*bwr)
     }
 
     /// Runs a read as if its caller had made the ioctl again.
@@ -456,12 +468,14 @@ impl Server {
             return Ok(());
         }
         let result = result.map_or_else(|errno| -errno.code(), |()| 0);
-        if !self.host.closes.is_empty() && self.answer_and_close(request, result, bwr) {
+        let is_request = rings::ring_of(request.unique).is_none();
+        if is_request && !self.host.closes.is_empty() && self.answer_and_close(request, result, bwr)
+        {
             self.chain.wake(request.caller.tid);
             return Ok(());
         }
         let _moved = self.place_woken(request.caller.tid);
-        self.channel.send(self.reply.ioctl(request.unique, result, bwr.as_bytes()))
+        self.send_result(&request, result, bwr)
     }
 
     /// Handles the wake-ups of the driver.
@@ -494,7 +508,7 @@ impl Server {
 
     /// Makes a thread that is woken next wake up on the CPU of the event loop, as long as the calls
     /// form one chain.
-    fn place_woken(&mut self, tid: u32) -> Option<Moved> {
+    pub(super) fn place_woken(&mut self, tid: u32) -> Option<Moved> {
         self.chain.wake(tid);
         if !self.chain.wants_one_cpu() {
             return None;

@@ -81,14 +81,16 @@ impl Server {
     /// Makes the connection non-blocking unless calls form a chain and there is no other work.
     pub(super) fn limit_direct_reads(&mut self) {
         let has_work = !self.queue.is_empty() || self.is_reclaiming();
-        if !self.chain.is_chain() || has_work || self.fd_deliveries.awaits_outcome() {
+        let has_rings = self.host.rings.is_watching();
+        if !self.chain.is_chain() || has_work || has_rings || self.fd_deliveries.awaits_outcome() {
             self.end_direct_reads();
         }
     }
 
     /// Makes the connection blocking if calls form a chain. Called after a request was served.
     pub(super) fn begin_direct_reads(&mut self) {
-        let may_begin = !self.direct_read.is_unavailable && self.externals.is_empty();
+        let has_other = !self.externals.is_empty() || self.host.rings.is_watching();
+        let may_begin = !self.direct_read.is_unavailable && !has_other;
         if !may_begin || !self.chain.is_chain() || self.fd_deliveries.awaits_outcome() {
             return;
         }

@@ -188,7 +188,7 @@ impl Server {
         self.host.opens.get(key).map_or(CallStop::EntryAndExit, |open| open.call_stop)
     }
 
-    fn files_for(&self, process: ProcessId, tid: u32) -> Vec<Arc<ClientFile>> {
+    pub(super) fn files_for(&self, process: ProcessId, tid: u32) -> Vec<Arc<ClientFile>> {
         let tokens = self.driver.files_to_install(process, tid);
         tokens.iter().filter_map(|&token| self.host.files.get(token)).collect()
     }

@@ -42,7 +42,8 @@ impl HoldTimer {
 impl Server {
     /// Starts an interval if reads hold confirmations.
     pub(super) fn limit_held_reads(&mut self) {
-        if self.driver.held_reads() == HeldReads::Some && !self.direct_read.is_on() {
+        let is_limited = self.direct_read.is_on() || self.host.rings.is_watching();
+        if self.driver.held_reads() == HeldReads::Some && !is_limited {
             self.hold_timer.arm();
         }
     }

@@ -12,7 +12,8 @@ use binder_uapi::{
 use owners::Uid;
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::{PendingIoctl, Server};
+use super::{PendingIoctl, RingPolicy, Server};
+use crate::coarse_clock;
 use crate::host::OpenKey;
 use crate::place::Place;
 use crate::wire::types::{IOCTL_DIR, InHeader, IoctlIn};
@@ -90,6 +91,14 @@ impl Server {
             self.refresh_opener_euid(key, Uid(header.uid));
             return self.write_read(header, target, ioctl.arg, data);
         }
+        if self.rings == RingPolicy::Accepted
+            && let Some(result) = self.ring_ioctl(key, caller, ioctl.cmd, data)
+        {
+            return match result {
+                Ok(()) => self.channel.send(self.reply.ioctl(header.unique, 0, &[])),
+                Err(errno) => self.send_error(header, errno.code()),
+            };
+        }
         let known = self.driver.note_ioctl(caller);
         if let (BINDER_FREEZE, Ok(()), Ok(info)) = (ioctl.cmd, known, argument(data)) {
             return self.freeze(header.unique, caller, info);
@@ -118,6 +127,14 @@ impl Server {
             // first.
             return self.send_error(header, libc::EBUSY);
         }
+        self.host.rings.note_request(key, caller.tid, coarse_clock::now_ns());
+        let request = PendingIoctl { key, caller, unique: header.unique, argument: argument_at };
+        self.note_call(&request);
+        self.run_write_read(request, bwr)
+    }
+
+    /// Records that a thread starts a BINDER_WRITE_READ.
+    pub(super) fn note_call(&mut self, &PendingIoctl { key, caller, .. }: &PendingIoctl) {
         self.chain.request(caller.tid, Instant::now());
         if let Some(low_latency) = &mut self.low_latency {
             low_latency.note_call();
@@ -125,8 +142,6 @@ impl Server {
         self.host.oldest_priority =
             if self.chain.is_chain() { Freshness::Recent } else { Freshness::Current };
         self.collect_deferred(key, caller.tid);
-        let request = PendingIoctl { key, caller, unique: header.unique, argument: argument_at };
-        self.run_write_read(request, bwr)
     }
 
     /// All ioctls but BINDER_WRITE_READ: they return at once, with data or an errno.

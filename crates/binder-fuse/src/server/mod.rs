@@ -16,6 +16,7 @@ mod logs;
 mod low_latency;
 mod pressure;
 mod request_queue;
+mod ring_calls;
 mod trace;
 mod upgrade;
 
@@ -116,6 +117,8 @@ pub struct Config {
     /// `/dev/cpu_dma_latency`, by which CPUs are kept from deep idle states while calls flow; not
     /// used by default.
     pub cpu_latency_device: Option<PathBuf>,
+    /// Whether clients may attach rings; refused by default.
+    pub rings: RingPolicy,
     /// The bus is for one user and has no privileges by design: functions that need root are not
     /// reported as missing.
     pub session: bool,
@@ -136,9 +139,19 @@ impl Config {
             device_owner: None,
             owner_quota_bytes: None,
             cpu_latency_device: None,
+            rings: RingPolicy::Refused,
             session: false,
         }
     }
+}
+
+/// Whether clients may submit calls by shared memory ([`rings`](crate::rings)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RingPolicy {
+    /// All calls are requests.
+    Refused,
+    /// Where the kernel can wait for several words (Linux 5.16).
+    Accepted,
 }
 
 /// Owner of the device files.
@@ -198,6 +211,8 @@ pub struct Server {
     hold_timer: hold_timer::HoldTimer,
     chain: call_chain::CallChain,
     direct_read: direct_read::DirectRead,
+    rings: RingPolicy,
+    ring_calls: ring_calls::RingCalls,
     /// If configured and available.
     low_latency: Option<low_latency::LowLatency>,
     queue: RequestQueue,
@@ -352,6 +367,8 @@ impl Server {
             nonblock: NonblockLookups::new().map_err(Error::io("cannot make an eventfd"))?,
             chain: call_chain::CallChain::new(),
             direct_read: direct_read::DirectRead::default(),
+            rings: config.rings,
+            ring_calls: ring_calls::RingCalls::default(),
             low_latency,
             hold_timer: hold_timer::HoldTimer::new().map_err(Error::io("cannot make a timer"))?,
             queue: RequestQueue::new(),
@@ -460,7 +477,9 @@ impl Server {
 
     fn turn(&mut self) -> Result<(), Error> {
         self.limit_direct_reads();
-        if self.direct_read.reads_next() {
+        if self.host.rings.is_watching() {
+            self.serve_rings()?;
+        } else if self.direct_read.reads_next() {
             self.read_directly()?;
         } else {
             self.serve_events()?;
@@ -478,7 +497,10 @@ impl Server {
     /// because a request may come from a new thread with the id of one that has exited.
     fn serve_events(&mut self) -> Result<(), Error> {
         let mut events = [MaybeUninit::uninit(); 64];
-        let busy = self.is_reclaiming() || !self.queue.is_empty() || self.direct_read.is_on();
+        let busy = self.is_reclaiming()
+            || !self.queue.is_empty()
+            || self.direct_read.is_on()
+            || self.host.rings.is_watching();
         let timeout = if busy { Some(Duration::ZERO) } else { self.nonblock.next_in() };
         let timeout = timeout.map(|timeout| Timespec {
             tv_sec: timeout.as_secs() as i64,

@@ -136,6 +136,7 @@ impl Server {
         }
         let mount = self.mount.save().ok_or(Obstacle::HelperMount)?;
         self.end_direct_reads();
+        self.end_rings();
         let deadline = Instant::now() + LIMIT;
         while let Some(obstacle) = self.complete_requests() {
             if Instant::now() > deadline {

@@ -1,0 +1,438 @@
+//! Rings of clients' threads: the daemon's mapping of each, and the calls that they have submitted.
+//!
+//! A ring belongs to the thread that attached it, on one open. The daemon copies a call when it
+//! takes it; the driver then reads commands and parcel from that copy, and its returns are written
+//! to the ring when the call is completed. No system call touches the client's memory for that.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+
+use binder_driver::{Caller, Errno, Piece};
+use binder_ring::call::{CallResult, Files, Outcome, TakenCall};
+use binder_ring::page::{Page, STREAM_BYTES};
+use binder_ring::turn::{Turn, Watch};
+use binder_ring::{RING_BYTES, call};
+use binder_uapi::BinderWriteRead;
+use keyed_slab::{Key, Slab, key_types};
+use owners::{Owner, Uid};
+use rustix::fs::{AtFlags, Mode, OFlags, SealFlags, StatxFlags};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+use crate::files::ClientFile;
+use crate::futex::{self, Waited};
+use crate::host::OpenKey;
+
+key_types! {
+    /// A ring.
+    pub(crate) struct RingKey;
+}
+
+/// Marks the unique id of a call of a ring; the kernel counts those of requests from 0 up.
+const RING_UNIQUE: u64 = 1 << 63;
+/// Maximum number of rings of an owner, and of all: each occupies a descriptor and locks
+/// [`RING_BYTES`].
+const MAX_PER_OWNER: usize = 512;
+const MAX_RINGS: usize = 2048;
+/// Maximum number of rings that are watched at a time, of an owner and of all. The kernel waits for
+/// 128 words at most.
+const MAX_WATCHED_PER_OWNER: usize = 48;
+const MAX_WATCHED: usize = futex::MAX_WORDS - 1;
+/// A ring is watched if its thread makes two requests within this time, nanoseconds.
+const SOON_NS: u64 = 5_000_000;
+/// A ring is not watched any more once its thread has not called for this time, nanoseconds.
+const IDLE_NS: u64 = 20_000_000;
+
+/// The ring that a request's unique id belongs to.
+pub(crate) fn ring_of(unique: u64) -> Option<RingKey> {
+    (unique & RING_UNIQUE != 0).then(|| RingKey::from_number(unique & !RING_UNIQUE))
+}
+
+/// Why a ring is not attached.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Refusal {
+    #[error("it is no memfd of this size that is sealed against shrinking")]
+    Memory,
+    #[error("its memory has another number")]
+    Token,
+    #[error("too many rings")]
+    TooMany,
+    #[error(transparent)]
+    System(#[from] rustix::io::Errno),
+}
+
+impl Refusal {
+    /// The ioctl's errno.
+    pub(crate) fn errno(&self) -> Errno {
+        match self {
+            Self::Memory | Self::Token => Errno::EINVAL,
+            Self::TooMany => Errno::EMFILE,
+            Self::System(_) => Errno::ENOMEM,
+        }
+    }
+}
+
+/// Our mapping of a ring.
+struct RingMemory(NonNull<Page>);
+
+// SAFETY: the mapping belongs to the value, and a page consists of atomic words.
+unsafe impl Send for RingMemory {}
+
+impl RingMemory {
+    fn map(file: impl AsFd) -> Result<Self, Refusal> {
+        /// `statfs.f_type` of memfds of ordinary pages; an access to other memory may fault.
+        const TMPFS_MAGIC: u64 = 0x0102_1994;
+        let stat = rustix::fs::fstat(&file).map_err(|_| Refusal::Memory)?;
+        let seals = rustix::fs::fcntl_get_seals(&file).map_err(|_| Refusal::Memory)?;
+        let filesystem = rustix::fs::fstatfs(&file).map_err(|_| Refusal::Memory)?;
+        let is_sealed = seals.contains(SealFlags::SHRINK) && !seals.contains(SealFlags::WRITE);
+        let is_tmpfs = filesystem.f_type as u64 == TMPFS_MAGIC;
+        if !is_sealed || !is_tmpfs || stat.st_size != RING_BYTES as i64 {
+            return Err(Refusal::Memory);
+        }
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::SHARED | MapFlags::POPULATE;
+        // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
+        // The file is sealed against shrinking, so an access within its length never faults.
+        let address =
+            unsafe { mmap(std::ptr::null_mut(), size_of::<Page>(), protection, flags, file, 0) }?;
+        NonNull::new(address.cast()).map(Self).ok_or(Refusal::Memory)
+    }
+
+    fn page(&self) -> &Page {
+        // SAFETY: the mapping is as large as a page of the ring and lives as long as `self`. All
+        // bytes of it are atomic words, which the client may change at any time.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl Drop for RingMemory {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, of this length, and no reference to it is left.
+        let _ = unsafe { munmap(self.0.as_ptr().cast(), size_of::<Page>()) };
+    }
+}
+
+/// A ring of a thread.
+struct Ring {
+    memory: RingMemory,
+    /// The folder of the thread in `/proc`: of this very thread, also when it has exited.
+    thread: OwnedFd,
+    key: OpenKey,
+    caller: Caller,
+    owner: Owner,
+    watch: Watch,
+    call: TakenCall,
+    is_in_call: bool,
+    returns: Vec<u8>,
+    /// Of the transaction that the thread is to fetch files of.
+    files: Vec<Arc<ClientFile>>,
+    /// Time of the last call or request of the thread, nanoseconds.
+    last_ns: u64,
+}
+
+impl Ring {
+    fn page(&self) -> &Page {
+        self.memory.page()
+    }
+
+    fn set_watch(&mut self, watch: Watch) {
+        self.watch = watch;
+        self.page().words.set_watch(watch);
+    }
+
+    fn wake_client(&self) {
+        futex::wake(self.page().words.turn_word());
+    }
+}
+
+/// A call that was taken from a ring.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RingCall {
+    pub(crate) key: OpenKey,
+    pub(crate) caller: Caller,
+    pub(crate) unique: u64,
+    pub(crate) argument: BinderWriteRead,
+    pub(crate) arrived: Files,
+    /// Whether the thread still is who it was when it attached the ring.
+    pub(crate) is_same: bool,
+}
+
+/// The result of a call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RingResult<'a> {
+    /// Of the ioctl: 0 or a negative errno.
+    pub(crate) result: i32,
+    /// `None`: it stays as it was.
+    pub(crate) argument: Option<BinderWriteRead>,
+    pub(crate) outcome: Outcome,
+    /// Descriptors that the client has to close.
+    pub(crate) closes: &'a [u32],
+}
+
+/// A ring that a thread attaches.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NewRing {
+    pub(crate) key: OpenKey,
+    pub(crate) caller: Caller,
+    pub(crate) owner: Owner,
+    /// The number that the memory has to contain.
+    pub(crate) token: u64,
+    pub(crate) now_ns: u64,
+}
+
+/// All rings.
+#[derive(Default)]
+pub(crate) struct Rings {
+    rings: Slab<RingKey, Ring>,
+    by_thread: HashMap<u32, RingKey>,
+    watched: Vec<RingKey>,
+    /// Index in `watched` at which the next search for a call begins.
+    next: usize,
+}
+
+impl Rings {
+    /// Whether any ring is watched.
+    pub(crate) fn is_watching(&self) -> bool {
+        !self.watched.is_empty()
+    }
+
+    /// Attaches a ring for a thread that is in an ioctl on our device.
+    pub(crate) fn attach(&mut self, new: NewRing, memory: impl AsFd) -> Result<(), Refusal> {
+        let NewRing { key, caller, owner, token, now_ns } = new;
+        let of_owner = self.rings.values().filter(|ring| ring.owner == owner).count();
+        if self.rings.len() >= MAX_RINGS || of_owner >= MAX_PER_OWNER {
+            return Err(Refusal::TooMany);
+        }
+        let memory = RingMemory::map(memory)?;
+        if memory.page().token() != token {
+            return Err(Refusal::Token);
+        }
+        let path = format!("/proc/{}", caller.tid);
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let thread = rustix::fs::open(path, flags, Mode::empty())?;
+        self.end(caller.tid);
+        let ring = self.rings.insert(Ring {
+            memory,
+            thread,
+            key,
+            caller,
+            owner,
+            watch: Watch::Off,
+            call: TakenCall::default(),
+            is_in_call: false,
+            returns: Vec::new(),
+            files: Vec::new(),
+            last_ns: now_ns,
+        });
+        self.by_thread.insert(caller.tid, ring);
+        self.watch(ring);
+        Ok(())
+    }
+
+    /// Ends the ring of a thread, if it has one.
+    pub(crate) fn end(&mut self, tid: u32) {
+        let Some(key) = self.by_thread.remove(&tid) else { return };
+        if let Some(mut ring) = self.rings.remove(key) {
+            ring.set_watch(Watch::Ended);
+            self.watched.retain(|&watched| watched != key);
+        }
+    }
+
+    /// The threads with rings on an open.
+    pub(crate) fn threads_of(&self, key: OpenKey) -> Vec<u32> {
+        let rings = self.rings.values().filter(|ring| ring.key == key);
+        rings.map(|ring| ring.caller.tid).collect()
+    }
+
+    /// All threads with rings.
+    pub(crate) fn threads(&self) -> Vec<u32> {
+        self.by_thread.keys().copied().collect()
+    }
+
+    fn of_thread(&self, tid: u32) -> Option<&Ring> {
+        self.rings.get(*self.by_thread.get(&tid)?)
+    }
+
+    /// The pending call of a thread's ring.
+    pub(crate) fn pending(&self, tid: u32) -> Option<u64> {
+        let key = *self.by_thread.get(&tid)?;
+        self.rings.get(key)?.is_in_call.then(|| RING_UNIQUE | key.number())
+    }
+
+    /// Records that a thread has made a request instead of using its ring.
+    pub(crate) fn note_request(&mut self, key: OpenKey, tid: u32, now_ns: u64) {
+        let Some(&ring_key) = self.by_thread.get(&tid) else { return };
+        let Some(ring) = self.rings.get_mut(ring_key).filter(|ring| ring.key == key) else {
+            return;
+        };
+        let is_soon = now_ns.saturating_sub(ring.last_ns) < SOON_NS;
+        ring.last_ns = now_ns;
+        if is_soon && ring.watch == Watch::Off {
+            self.watch(ring_key);
+        }
+    }
+
+    /// Begins to watch a ring, unless too many are watched.
+    fn watch(&mut self, key: RingKey) {
+        let Some(owner) = self.rings.get(key).map(|ring| ring.owner) else { return };
+        let is_owners = |key: &&RingKey| self.rings.get(**key).is_some_and(|it| it.owner == owner);
+        let of_owner = self.watched.iter().filter(is_owners).count();
+        if self.watched.len() < MAX_WATCHED && of_owner < MAX_WATCHED_PER_OWNER {
+            self.watched.push(key);
+            if let Some(ring) = self.rings.get_mut(key) {
+                ring.set_watch(Watch::Awake);
+            }
+        }
+    }
+
+    /// Stops watching the rings whose threads have not called for long.
+    pub(crate) fn release_idle(&mut self, now_ns: u64) {
+        let mut at = 0;
+        while let Some(&key) = self.watched.get(at) {
+            let Some(ring) = self.rings.get_mut(key) else {
+                self.watched.swap_remove(at);
+                continue;
+            };
+            if ring.is_in_call || now_ns.saturating_sub(ring.last_ns) < IDLE_NS {
+                at += 1;
+                continue;
+            }
+            ring.set_watch(Watch::Off);
+            if ring.page().words.turn() == Turn::Submitted {
+                // It has not seen that.
+                ring.set_watch(Watch::Awake);
+                ring.last_ns = now_ns;
+                at += 1;
+            } else {
+                self.watched.swap_remove(at);
+            }
+        }
+    }
+
+    /// Takes the next call that was submitted; threads take turns.
+    pub(crate) fn take_call(&mut self, now_ns: u64) -> Option<RingCall> {
+        let count = self.watched.len();
+        for step in 0..count {
+            let at = (self.next + step) % count;
+            let number = self.watched[at];
+            let Some(ring) = self.rings.get_mut(number) else { continue };
+            if ring.is_in_call || !ring.memory.page().words.take() {
+                continue;
+            }
+            self.next = at + 1;
+            ring.memory.page().read_call(&mut ring.call);
+            ring.is_in_call = true;
+            ring.last_ns = now_ns;
+            ring.returns.clear();
+            return Some(RingCall {
+                key: ring.key,
+                caller: ring.caller,
+                unique: RING_UNIQUE | number.number(),
+                argument: ring.call.argument,
+                arrived: ring.call.arrived,
+                is_same: uid_of(&ring.thread) == Some(ring.caller.euid),
+            });
+        }
+        None
+    }
+
+    /// Whether a call was submitted.
+    fn has_call(&self) -> bool {
+        let rings = self.watched.iter().filter_map(|&key| self.rings.get(key));
+        rings.into_iter().any(|ring| ring.page().words.turn() == Turn::Submitted)
+    }
+
+    /// Sleeps until a call is submitted, `other` is not 0, or the time is over.
+    pub(crate) fn sleep(&mut self, other: &AtomicU32, timeout_ns: u64) -> Waited {
+        let Self { rings, watched, .. } = self;
+        let mut words = futex::Words::new(other);
+        for &key in &*watched {
+            let Some(ring) = rings.get_mut(key) else { continue };
+            if ring.is_in_call {
+                continue;
+            }
+            ring.set_watch(Watch::Asleep);
+            let turn = ring.page().words.turn();
+            words.add(ring.page().words.turn_word(), turn as u32);
+        }
+        let waited = if self.has_call() { Waited::Woken } else { words.wait(timeout_ns) };
+        for &key in &self.watched {
+            if let Some(ring) = self.rings.get_mut(key).filter(|ring| ring.watch == Watch::Asleep) {
+                ring.set_watch(Watch::Awake);
+            }
+        }
+        waited
+    }
+
+    /// Completes a call.
+    pub(crate) fn complete(&mut self, key: RingKey, result: RingResult<'_>) {
+        let Some(ring) = self.rings.get_mut(key) else { return };
+        let result = CallResult {
+            argument: result.argument.unwrap_or(ring.call.argument),
+            errno: result.result.unsigned_abs(),
+            outcome: result.outcome,
+            closes: Files::new(result.closes),
+        };
+        ring.is_in_call = false;
+        ring.page().write_result(&result, &ring.returns);
+        ring.page().words.complete();
+        ring.wake_client();
+    }
+
+    /// Keeps files for their receiver.
+    pub(crate) fn keep_files(&mut self, key: RingKey, files: Vec<Arc<ClientFile>>) {
+        if let Some(ring) = self.rings.get_mut(key) {
+            ring.files = files;
+        }
+    }
+
+    /// The files that are kept for a thread.
+    pub(crate) fn take_files(&mut self, tid: u32) -> Vec<Arc<ClientFile>> {
+        let ring = self.by_thread.get(&tid).and_then(|&key| self.rings.get_mut(key));
+        ring.map(|ring| std::mem::take(&mut ring.files)).unwrap_or_default()
+    }
+
+    /// The bytes that a thread has submitted with its call, if they contain this range.
+    pub(crate) fn read(&self, tid: u32, address: u64, into: &mut [u8]) -> bool {
+        let Some(ring) = self.of_thread(tid).filter(|ring| ring.is_in_call) else { return false };
+        let bytes = ring.call.bytes(address, into.len());
+        bytes.map(|bytes| into.copy_from_slice(bytes)).is_some()
+    }
+
+    /// Like [`read`](Self::read), for the first pieces; returns how many were read.
+    pub(crate) fn read_pieces(&self, tid: u32, pieces: &[Piece], into: &mut [u8]) -> usize {
+        let is_read =
+            |piece: &&Piece| self.read(tid, piece.address, &mut into[piece.at..][..piece.len]);
+        if self.by_thread.is_empty() { 0 } else { pieces.iter().take_while(is_read).count() }
+    }
+
+    /// Keeps returns for the ring of a thread that is in a call. False: it is in none, or the range
+    /// is not in its read buffer.
+    pub(crate) fn write(&mut self, tid: u32, address: u64, bytes: &[u8]) -> bool {
+        let ring = self.by_thread.get(&tid).and_then(|&key| self.rings.get_mut(key));
+        let Some(ring) = ring.filter(|ring| ring.is_in_call) else { return false };
+        let BinderWriteRead { read_buffer, read_size, .. } = ring.call.argument;
+        let buffer = call::Range { address: read_buffer, len: read_size.min(STREAM_BYTES as u64) };
+        let Some(offset) = buffer.offset_of(address, bytes.len()) else { return false };
+        let end = offset + bytes.len();
+        if ring.returns.len() < end {
+            ring.returns.resize(end, 0);
+        }
+        ring.returns[offset..end].copy_from_slice(bytes);
+        true
+    }
+}
+
+/// The effective uid of a thread. `None`: it has exited.
+fn uid_of(thread: &OwnedFd) -> Option<Uid> {
+    let stat = rustix::fs::statx(thread, "", AtFlags::EMPTY_PATH, StatxFlags::UID).ok()?;
+    Some(Uid(stat.stx_uid))
+}
+
+/// Whether rings are possible on this kernel.
+pub(crate) fn are_supported() -> bool {
+    futex::can_wait_for_many()
+}

@@ -1,0 +1,380 @@
+//! Calls that clients submit by shared memory instead of a request ([`rings`](crate::rings)).
+//!
+//! While rings are watched, the event loop waits for them, and a thread wakes it when epoll has an
+//! event ([`EventWatch`]). A taken call is served like a request: at once if nothing waits,
+//! otherwise in its owner's turn. What the server does with requests (park, delay, interrupt) it
+//! does with these by their unique ids, which the kernel never uses.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use binder_driver::{Caller, Errno, HeldReads, Interrupt, WriteRead};
+use binder_ring::call::{MAX_FILES, Outcome};
+use binder_ring::{Attach, RING_ATTACH, RING_FILES, RING_INTERRUPT, VERSION};
+use binder_uapi::BinderWriteRead;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use rustix::process::Pid;
+use rustix::thread::gettid;
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::request_queue::Slice;
+use super::{PendingIoctl, Server};
+use crate::error::Error;
+use crate::event_watch::EventWatch;
+use crate::futex::Waited;
+use crate::host::OpenKey;
+use crate::interrupt_timer::InterruptTimer;
+use crate::rings::{self, NewRing, RingCall, RingKey, RingResult};
+use crate::{coarse_clock, pid_view};
+
+/// Calls after which other events are polled: some hundred microseconds.
+const MAX_CALLS: u32 = 16;
+/// How long the event loop waits for rings, nanoseconds: then idle ones are released.
+const WAIT_NS: u64 = 20_000_000;
+/// Interval at which the wait is interrupted while reads hold confirmations: one is held for one to
+/// two intervals. A timeout of each wait would cost 12 us, since the next one programs the timer
+/// again.
+const HOLD: Duration = Duration::from_micros(500);
+
+/// See the module's documentation.
+#[derive(Default)]
+pub(super) struct RingCalls {
+    /// Started with the first ring that is watched.
+    watch: Option<EventWatch>,
+    /// Since other events were polled.
+    calls: u32,
+    /// Time when idle rings were released, nanoseconds.
+    released_ns: u64,
+    /// Interrupts the wait of the thread with this id; another one may run the event loop by now.
+    timer: Option<(Pid, InterruptTimer)>,
+    interval: Interval,
+}
+
+/// When a call that was taken is started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Start {
+    AtOnce,
+    InTurn,
+}
+
+/// State of the timer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Interval {
+    #[default]
+    Off,
+    /// It runs.
+    Runs,
+}
+
+impl RingCalls {
+    fn set_interval(&mut self, interval: Interval) {
+        let thread = gettid();
+        if self.timer.as_ref().is_none_or(|(owner, _)| *owner != thread) {
+            self.timer = InterruptTimer::new().ok().map(|timer| (thread, timer));
+            self.interval = Interval::Off;
+        }
+        if let Some((_, timer)) = &self.timer
+            && interval != self.interval
+        {
+            self.interval = interval;
+            timer.set_interval(if interval == Interval::Runs { HOLD } else { Duration::ZERO });
+        }
+    }
+}
+
+impl Server {
+    /// The ioctls of rings. `None`: it is none of them.
+    pub(super) fn ring_ioctl(
+        &mut self,
+        key: OpenKey,
+        caller: Caller,
+        cmd: u32,
+        data: &[u8],
+    ) -> Option<Result<(), Errno>> {
+        let number = || u32::read_from_bytes(data).map_err(|_| Errno::EINVAL);
+        Some(match cmd {
+            RING_ATTACH => Attach::read_from_bytes(data)
+                .map_err(|_| Errno::EINVAL)
+                .and_then(|attach| self.attach_ring(key, caller, attach)),
+            RING_INTERRUPT => self.interrupt_ring(caller.tid),
+            RING_FILES => number().and_then(|socket| self.send_ring_files(caller, socket)),
+            _ => return None,
+        })
+    }
+
+    fn attach_ring(&mut self, key: OpenKey, caller: Caller, attach: Attach) -> Result<(), Errno> {
+        if attach.version != VERSION || !rings::are_supported() {
+            return Err(Errno::EINVAL);
+        }
+        let opener = self.host.opens.get(key).map(|open| open.pid);
+        let client = pid_view::process_of(caller.tid, self.own_namespace);
+        if client.map_err(|_| Errno::EPERM)?.pid != opener.unwrap_or(0) {
+            return Err(Errno::EPERM);
+        }
+        self.end_ring(caller.tid);
+        let charge = self.host.charge(caller);
+        // The client chooses the descriptor, so its close may block: a closer does it.
+        let token = self.host.files.take(charge, caller.tid, attach.memfd)?;
+        let attached = match self.host.files.get(token) {
+            Some(memfd) => {
+                let (owner, now_ns) = (charge.owner, coarse_clock::now_ns());
+                let new = NewRing { key, caller, owner, token: attach.token, now_ns };
+                self.host.rings.attach(new, memfd.as_fd())
+            }
+            None => return Err(Errno::EBADF),
+        };
+        self.host.files.drop(token);
+        attached.map_err(|refusal| {
+            tracing::debug!("thread {}: no ring: {refusal}", caller.tid);
+            refusal.errno()
+        })
+    }
+
+    /// The thread has a signal, or its call lasts long.
+    fn interrupt_ring(&mut self, tid: u32) -> Result<(), Errno> {
+        if let Some(unique) = self.host.rings.pending(tid)
+            && let Err(error) = self.interrupt(unique)
+        {
+            tracing::warn!("thread {tid}: {error}");
+        }
+        self.serve_wakes();
+        Ok(())
+    }
+
+    /// Sends the files of the thread's deferred transaction.
+    fn send_ring_files(&mut self, caller: Caller, socket: u32) -> Result<(), Errno> {
+        let files = self.host.rings.take_files(caller.tid);
+        if files.is_empty() {
+            return Err(Errno::ENOENT);
+        }
+        let charge = self.host.charge(caller);
+        let token = self.host.files.take(charge, caller.tid, socket)?;
+        let sent = self.host.files.get(token).map(|socket| {
+            let fds: Vec<_> = files.iter().map(|file| file.as_fd()).collect();
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FILES))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            control.push(SendAncillaryMessage::ScmRights(&fds));
+            let bytes = [io::IoSlice::new(&[0])];
+            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            rustix::net::sendmsg(socket.as_fd(), &bytes, &mut control, flags)
+        });
+        self.host.files.drop(token);
+        match sent {
+            Some(Ok(_)) => Ok(()),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    /// Ends the ring of a thread. A pending call is continued by a request.
+    pub(super) fn end_ring(&mut self, tid: u32) {
+        if let Some(unique) = self.host.rings.pending(tid) {
+            self.withdraw_ring_call(unique);
+        }
+        self.host.rings.end(tid);
+    }
+
+    fn withdraw_ring_call(&mut self, unique: u64) {
+        let Some(key) = rings::ring_of(unique) else { return };
+        let argument = if let Some(request) = self.parked.get(&unique).copied() {
+            let Caller { process, tid, .. } = request.caller;
+            match self.driver.interrupt(process, tid) {
+                Interrupt::Ended(bwr) => {
+                    self.unpark(request.key, tid);
+                    Some(bwr)
+                }
+                Interrupt::Woken => {
+                    self.serve_wakes();
+                    return;
+                }
+                Interrupt::NotParked => None,
+            }
+        } else if let Some(due) =
+            self.queue.withdraw(unique).or_else(|| self.delayed.withdraw(unique))
+        {
+            self.end_withdrawn(&due)
+        } else {
+            None
+        };
+        let outcome = Outcome::Unfinished;
+        self.host.rings.complete(key, RingResult { result: 0, argument, outcome, closes: &[] });
+    }
+
+    /// Ends all rings: their threads continue by requests.
+    pub(super) fn end_rings(&mut self) {
+        for tid in self.host.rings.threads() {
+            self.end_ring(tid);
+        }
+    }
+
+    /// Ends the rings on an open that is released.
+    pub(super) fn end_rings_of(&mut self, key: OpenKey) {
+        for tid in self.host.rings.threads_of(key) {
+            self.end_ring(tid);
+        }
+    }
+
+    /// Completes a call with the ioctl's result.
+    pub(super) fn complete_ring_call(
+        &mut self,
+        key: RingKey,
+        tid: Option<u32>,
+        result: i32,
+        argument: Option<BinderWriteRead>,
+    ) {
+        let mut closes = Vec::new();
+        if let Some(tid) = tid
+            && let Some(mut fds) = self.host.closes.remove(&tid)
+        {
+            let rest = fds.split_off(fds.len().min(MAX_FILES));
+            if !rest.is_empty() {
+                self.host.closes.insert(tid, rest);
+            }
+            closes = fds;
+        }
+        let outcome = Outcome::Returned;
+        self.host.rings.complete(key, RingResult { result, argument, outcome, closes: &closes });
+    }
+
+    /// Lets the thread of a ring fetch the files of the transaction that its read takes.
+    pub(super) fn offer_ring_files(
+        &mut self,
+        key: RingKey,
+        request: PendingIoctl,
+    ) -> io::Result<()> {
+        let Caller { process, tid, .. } = request.caller;
+        let files = self.files_for(process, tid);
+        match self.driver.defer_files(&mut self.host, process, tid) {
+            Some(WriteRead::Done { bwr, result: Ok(()) }) => {
+                self.host.rings.keep_files(key, files);
+                let _moved = self.place_woken(tid);
+                let (argument, outcome) = (Some(bwr), Outcome::FetchFiles);
+                let result = RingResult { result: 0, argument, outcome, closes: &[] };
+                self.host.rings.complete(key, result);
+                Ok(())
+            }
+            Some(answer) => self.answer_read(request, answer),
+            None => self.send_errno(request.unique, libc::EINTR),
+        }
+    }
+
+    /// Waits for calls of rings and serves them, and other events if there are any.
+    pub(super) fn serve_rings(&mut self) -> Result<(), Error> {
+        if self.ring_calls.watch.is_none() {
+            let watch = EventWatch::start(self.epoll.as_fd());
+            self.ring_calls.watch = Some(watch.map_err(Error::io("cannot start a thread"))?);
+        }
+        let now_ns = coarse_clock::now_ns();
+        let calls = self.take_ring_calls(now_ns);
+        self.ring_calls.calls += calls;
+        let has_event = self.ring_calls.watch.as_ref().is_some_and(EventWatch::take_signal);
+        let has_work = !self.queue.is_empty() || self.is_reclaiming();
+        if has_event || has_work || self.ring_calls.calls >= MAX_CALLS {
+            self.ring_calls.calls = 0;
+            return self.serve_events();
+        }
+        if now_ns.saturating_sub(self.ring_calls.released_ns) >= WAIT_NS {
+            self.ring_calls.released_ns = now_ns;
+            self.host.rings.release_idle(now_ns);
+        }
+        if calls == 0
+            && let Some(watch) = &self.ring_calls.watch
+        {
+            watch.arm();
+            if self.driver.held_reads() == HeldReads::Some {
+                self.ring_calls.set_interval(Interval::Runs);
+            }
+            let Some(watch) = &self.ring_calls.watch else { return Ok(()) };
+            match self.host.rings.sleep(watch.signal(), WAIT_NS) {
+                Waited::Woken => {}
+                Waited::Interrupted => self.end_ring_interval(),
+                Waited::TimedOut => {
+                    self.end_ring_interval();
+                    return self.serve_events();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Releases held confirmations; the timer runs as long as there are any.
+    fn end_ring_interval(&mut self) {
+        self.end_hold_interval();
+        if self.driver.held_reads() == HeldReads::None {
+            self.ring_calls.set_interval(Interval::Off);
+        }
+    }
+
+    fn take_ring_calls(&mut self, now_ns: u64) -> u32 {
+        let Some(mut call) = self.host.rings.take_call(now_ns) else { return 0 };
+        let mut count = 1;
+        // A single call is served at once; several are served in the turns of their owners.
+        while let Some(next) = self.host.rings.take_call(now_ns) {
+            count += 1;
+            self.start_ring_call(call, Start::InTurn);
+            call = next;
+            if count >= MAX_CALLS {
+                break;
+            }
+        }
+        let start = if count == 1 && self.queue.is_empty() { Start::AtOnce } else { Start::InTurn };
+        self.start_ring_call(call, start);
+        count
+    }
+
+    fn start_ring_call(&mut self, call: RingCall, start: Start) {
+        if let Err(error) = self.begin_ring_call(call, start) {
+            tracing::warn!("thread {}: {error}", call.caller.tid);
+        }
+        self.finish_serving();
+    }
+
+    fn begin_ring_call(&mut self, call: RingCall, start: Start) -> io::Result<()> {
+        let RingCall { key, caller, unique, argument, arrived, is_same } = call;
+        let Caller { process, tid, .. } = caller;
+        let pending = self.host.opens.get(key).map(|open| open.calls.request(tid));
+        if !is_same || pending != Some(None) {
+            // The thread has another uid, has exited, or waits in a request.
+            self.end_ring(tid);
+            return Ok(());
+        }
+        if !arrived.numbers().is_empty() {
+            let fds = arrived.numbers();
+            if !self.driver.files_arrived(&mut self.host, process, tid, fds) {
+                self.host.closes.entry(tid).or_default().extend_from_slice(fds);
+            }
+        }
+        let request = PendingIoctl { key, caller, unique, argument: 0 };
+        self.note_call(&request);
+        if start == Start::InTurn {
+            self.queue_slice(Slice::new(request, argument));
+            return Ok(());
+        }
+        self.run_write_read(request, argument)
+    }
+
+    /// Replies to a BINDER_WRITE_READ.
+    pub(super) fn send_result(
+        &mut self,
+        request: &PendingIoctl,
+        result: i32,
+        bwr: &BinderWriteRead,
+    ) -> io::Result<()> {
+        let unique = request.unique;
+        if let Some(ring) = rings::ring_of(unique) {
+            self.complete_ring_call(ring, Some(request.caller.tid), result, Some(*bwr));
+            return Ok(());
+        }
+        self.channel.send(self.reply.ioctl(unique, result, bwr.as_bytes()))
+    }
+
+    /// Replies to a request with an error; the argument stays as it is.
+    pub(super) fn send_errno(&mut self, unique: u64, errno: i32) -> io::Result<()> {
+        if let Some(ring) = rings::ring_of(unique) {
+            self.complete_ring_call(ring, None, -errno, None);
+            return Ok(());
+        }
+        self.channel.send(self.reply.error(unique, errno))
+    }
+}
