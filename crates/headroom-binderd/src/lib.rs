@@ -20,7 +20,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use binder_fuse::{Config, DeviceOwner, Event, MappingChoice, MountNamespace, Server};
+use binder_fuse::{Config, DeviceOwner, Event, MappingChoice, MountNamespace, RingPolicy, Server};
 use clap::Parser;
 use control::binderd::Reply;
 use headroom_daemon::Signals;
@@ -96,6 +96,10 @@ struct Args {
     /// more power is used.
     #[arg(long)]
     low_latency: bool,
+    /// Accept calls that clients submit by shared memory (`headroom binder attach`), 32 KiB for a
+    /// thread, instead of requests.
+    #[arg(long)]
+    rings: bool,
     /// Maximum number of devices, those of --devices included.
     #[arg(long, value_name = "NUMBER")]
     max: Option<u32>,
@@ -257,6 +261,7 @@ fn configuration(args: &Args) -> Config {
         device_owner: args.owner,
         owner_quota_bytes: Some(pressure::share_of_memory(args.owner_memory)),
         cpu_latency_device: args.low_latency.then(|| CPU_LATENCY_DEVICE.into()),
+        rings: if args.rings { RingPolicy::Accepted } else { RingPolicy::Refused },
         session: args.session,
         mount_namespace: if args.leave_mount_namespace {
             MountNamespace::Leave

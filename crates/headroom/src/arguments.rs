@@ -128,7 +128,7 @@ pub enum Command {
     #[command(subcommand)]
     Oom(OomCommand),
     /// Run a command whose memory is reserved first: at the limit malloc returns NULL
-    Reserve(Reserve),
+    Reserve(Preloaded),
     /// Inspect the binder driver
     #[command(subcommand)]
     Binder(BinderCommand),
@@ -165,6 +165,9 @@ pub struct Up {
     /// Keep idle CPUs awake while calls flow: wake-ups are faster, and more power is used
     #[arg(long, conflicts_with = "no_binder")]
     pub low_latency: bool,
+    /// Accept calls that clients submit by shared memory (`headroom binder attach`)
+    #[arg(long, conflicts_with = "no_binder")]
+    pub rings: bool,
     /// Do not start headroom-binderd
     #[arg(long, conflicts_with = "no_oom")]
     pub no_binder: bool,
@@ -251,9 +254,9 @@ pub enum FdPassing {
     Seccomp,
 }
 
-/// Options of `reserve`.
+/// Options of commands that preload a library.
 #[derive(Debug, Args)]
-pub struct Reserve {
+pub struct Preloaded {
     /// The library to preload [default: the installed one]
     #[arg(long, value_name = "FILE")]
     pub library: Option<PathBuf>,
@@ -423,6 +426,11 @@ pub struct MarginPeer {
 
 #[derive(Debug, Subcommand)]
 pub enum BinderCommand {
+    /// Run a command whose calls are carried by shared memory instead of requests
+    ///
+    /// The daemon must run with --rings; buses of `headroom run` do. The first eight calls of a
+    /// thread, and those that are not made by the C library, are requests as before.
+    Attach(Preloaded),
     /// Show devices, processes, threads, nodes, handles and buffers
     Ls,
     /// Release the memory of idle buffers

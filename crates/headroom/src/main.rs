@@ -66,6 +66,9 @@ fn dispatch(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         }
         Command::Oom(OomCommand::MarginPeer(peer)) => oom::margin::peer::be(peer)?,
         Command::Reserve(options) => return reserve::reserve(globals, options),
+        Command::Binder(BinderCommand::Attach(options)) => {
+            return binder::attach::attach(options);
+        }
         Command::Binder(BinderCommand::Ls) => binder::ls::ls(globals)?,
         Command::Binder(BinderCommand::Reclaim { size }) => {
             binder::reclaim::reclaim(globals, *size)?

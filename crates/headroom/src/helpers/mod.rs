@@ -9,6 +9,7 @@ pub mod kernel_limits;
 pub mod oom_daemons;
 pub mod oomd_config;
 pub mod output;
+pub mod preload;
 pub mod programs;
 pub mod signals;
 pub mod size;

@@ -1,5 +1,6 @@
 //! `headroom binder`: commands about the binder driver.
 
+pub mod attach;
 pub mod ls;
 pub mod reclaim;
 pub mod stat;

@@ -70,6 +70,9 @@ fn start(globals: &Globals, options: &Up, daemons: &mut Vec<Daemon>) -> anyhow::
         if options.low_latency {
             command.arg("--low-latency");
         }
+        if options.rings {
+            command.arg("--rings");
+        }
         if options.binder_logs {
             command.args(["--stats", "global"]);
         }
