@@ -117,7 +117,13 @@ fn call(number: c_long, arguments: [u64; 6]) -> i64 {
     let [a, b, c, d, e, f] = arguments.map(|argument| argument as c_long);
     // SAFETY: the stage is responsible for its orders; the pointers are into the arena, invalid (on
     // purpose), or into mappings that the stage ordered.
-    let result = unsafe { libc::syscall(number, a, b, c, d, e, f) };
+    let result = unsafe {
+        match number {
+            // A library may be preloaded that replaces the C library's function.
+            libc::SYS_ioctl => libc::ioctl(a as RawFd, b as _, c).into(),
+            _ => libc::syscall(number, a, b, c, d, e, f),
+        }
+    };
     // An address of a 32-bit process may have the sign bit.
     if result == -1 { -i64::from(last_errno()) } else { result as libc::c_ulong as i64 }
 }

@@ -17,6 +17,7 @@ mod malice;
 mod mount_helper;
 mod priorities;
 mod reclaim;
+mod rings;
 mod stress;
 mod support;
 mod trace;

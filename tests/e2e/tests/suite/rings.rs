@@ -1,0 +1,236 @@
+//! Calls that clients submit by shared memory.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::ptr::NonNull;
+
+use binder_client::{Client, Errno, Options};
+use binder_ring::page::Page;
+use binder_ring::turn::{Turn, Watch};
+use binder_ring::{Attach, RING_ATTACH, RING_BYTES, RING_FILES, RING_INTERRUPT, VERSION};
+use binder_uapi::ioctl::BINDER_WRITE_READ;
+use e2e::bus::RINGS;
+use e2e::random::Random;
+use e2e::{Bus, Mapping, wait};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+use crate::on_this_bus;
+use crate::support::{expect_echo, manager, open};
+
+/// Runs a test on a bus that accepts rings.
+fn on_bus_with_rings(test: fn(&Bus)) {
+    let start = || {
+        Bus::start_with(Mapping::Passthrough, |command| {
+            command.arg("--rings");
+        })
+    };
+    on_this_bus(start(), Mapping::Passthrough, test);
+}
+
+/// The library that carries calls over rings: a dependency of these tests, so cargo has built it
+/// beside them.
+fn library() -> PathBuf {
+    std::env::current_exe().unwrap().with_file_name("libbinder_ring_preload.so")
+}
+
+/// Runs a program whose calls are carried by rings, from the first call of each thread on.
+fn run_over_rings(command: &mut Command) -> Output {
+    let library = library();
+    assert!(library.exists(), "{} is missing", library.display());
+    command.env("LD_PRELOAD", library).env("BINDER_RING_REQUESTS", "1");
+    command.output().unwrap()
+}
+
+#[test]
+fn the_tests_of_calls_pass_over_rings() {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.env(RINGS, "1").args(["--test-threads", "4"]);
+    for group in ["calls", "deaths", "blocking", "freezing", "hostile", "identity"] {
+        command.arg(format!("{group}::"));
+    }
+    command.args(["files::passthrough::a_hundred", "files::passthrough::a_file"]);
+    command.args(["files::passthrough::a_receiver_whose_table", "stress::passthrough"]);
+    let output = run_over_rings(&mut command);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("stress::passthrough") && text.contains("0 ignored"), "{text}");
+}
+
+#[test]
+fn the_conformance_cases_have_the_same_transcripts_over_rings() {
+    on_bus_with_rings(|bus| {
+        let program = test_support::programs::built("conformance", "conformance");
+        let command = || {
+            let mut command = Command::new(&program);
+            command.arg("--device").arg(bus.device("binder"));
+            command
+        };
+        let by_requests = command().output().unwrap();
+        let over_rings = run_over_rings(&mut command());
+        assert!(by_requests.status.success() && over_rings.status.success());
+        let [expected, found] =
+            [&by_requests, &over_rings].map(|it| String::from_utf8_lossy(&it.stdout));
+        assert!(expected.lines().count() > 5_000, "{expected}");
+        for (number, (expected, found)) in expected.lines().zip(found.lines()).enumerate() {
+            assert_eq!(found, expected, "line {number}");
+        }
+        assert_eq!(found.lines().count(), expected.lines().count());
+    });
+}
+
+/// A ring that the test itself has attached.
+struct Ring {
+    page: NonNull<Page>,
+}
+
+impl Ring {
+    fn page(&self) -> &Page {
+        // SAFETY: the mapping is as large and lives as long as `self`.
+        unsafe { self.page.as_ref() }
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and no reference to it is left.
+        unsafe { munmap(self.page.as_ptr().cast(), RING_BYTES) }.unwrap();
+    }
+}
+
+const TOKEN: u64 = 7;
+
+/// Memory for a ring.
+fn memory(bytes: usize, seals: SealFlags) -> (OwnedFd, Ring) {
+    let memfd = memfd_create("ring", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+    ftruncate(&memfd, bytes as u64).unwrap();
+    fcntl_add_seals(&memfd, seals).unwrap();
+    let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+    // SAFETY: a new mapping at an address of the kernel's choice.
+    let address = unsafe { mmap(std::ptr::null_mut(), RING_BYTES, protection, flags, &memfd, 0) };
+    let ring = Ring { page: NonNull::new(address.unwrap().cast()).unwrap() };
+    if bytes >= size_of::<Page>() {
+        ring.page().set_token(TOKEN);
+    }
+    (memfd, ring)
+}
+
+fn attach(client: &Client, version: u32, memfd: i32, token: u64) -> Result<i32, Errno> {
+    let attach = Attach { version, memfd: memfd as u32, token };
+    // SAFETY: the argument is a live value.
+    unsafe { client.ioctl_raw(RING_ATTACH, &raw const attach as usize) }
+}
+
+#[test]
+fn only_sealed_memory_of_the_opener_is_attached() {
+    on_bus_with_rings(|bus| {
+        let client = open(bus);
+        let before = bus.descriptors();
+        let whole = SealFlags::SHRINK;
+        let attempts = [
+            (RING_BYTES, whole, VERSION + 1, TOKEN),
+            (RING_BYTES, whole, VERSION, TOKEN + 1),
+            (RING_BYTES, SealFlags::GROW, VERSION, TOKEN),
+            (RING_BYTES / 2, whole, VERSION, 0),
+            (RING_BYTES * 2, whole, VERSION, TOKEN),
+        ];
+        for (bytes, seals, version, token) in attempts {
+            let (memfd, _ring) = memory(bytes, seals);
+            let attached = attach(&client, version, memfd.as_raw_fd(), token);
+            assert_eq!(attached, Err(Errno::INVAL), "{bytes} {seals:?} {version} {token}");
+        }
+        // Any file of the client may be named.
+        let file = std::fs::File::open("/dev/zero").unwrap();
+        assert_eq!(attach(&client, VERSION, file.as_raw_fd(), 0), Err(Errno::INVAL));
+        assert_eq!(attach(&client, VERSION, -1, 0), Err(Errno::BADF));
+        let closed = wait::until(wait::PATIENCE, || (bus.descriptors() <= before).then_some(()));
+        assert!(closed.is_some(), "{} descriptors, {before} before", bus.descriptors());
+        let (memfd, ring) = memory(RING_BYTES, whole);
+        attach(&client, VERSION, memfd.as_raw_fd(), TOKEN).unwrap();
+        assert_ne!(ring.page().words.watch(), Watch::Ended);
+        // A second ring replaces the first.
+        let (memfd, second) = memory(RING_BYTES, whole);
+        attach(&client, VERSION, memfd.as_raw_fd(), TOKEN).unwrap();
+        assert_eq!(ring.page().words.watch(), Watch::Ended);
+        drop(client);
+        let ended = || (second.page().words.watch() == Watch::Ended).then_some(());
+        assert!(wait::until(wait::PATIENCE, ended).is_some(), "the close does not end it");
+    });
+}
+
+#[test]
+fn a_bus_without_rings_refuses_them() {
+    let bus = Bus::start_with(Mapping::Passthrough, |_| ());
+    on_this_bus(bus, Mapping::Passthrough, |bus| {
+        let client = open(bus);
+        let (memfd, _ring) = memory(RING_BYTES, SealFlags::SHRINK);
+        let attached = attach(&client, VERSION, memfd.as_raw_fd(), TOKEN);
+        // The tests of this file may run over rings themselves.
+        let accepts = std::env::var_os(RINGS).is_some();
+        assert_eq!(attached.is_ok(), accepts);
+    });
+}
+
+#[test]
+fn a_client_that_writes_anything_to_its_ring_harms_itself_only() {
+    on_bus_with_rings(|bus| {
+        let seed = Random::fresh_seed();
+        println!("seed {seed}");
+        let mut random = Random::new(seed);
+        let _manager = manager(bus);
+        let innocent = open(bus);
+        let mut session = binder_client::Session::new(&innocent);
+        let client = Client::open(bus.device("vndbinder"), &Options::default()).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let (memfd, ring) = memory(RING_BYTES, SealFlags::SHRINK);
+                for round in 0..2_000 {
+                    if ring.page().words.watch() != Watch::Awake {
+                        let _ = attach(&client, VERSION, memfd.as_raw_fd(), TOKEN);
+                    }
+                    let words = ring.page.as_ptr().cast::<u32>();
+                    for _ in 0..40 {
+                        let at = match random.below(3) {
+                            0 => random.below(RING_BYTES as u64 / 4),
+                            _ => random.below(64),
+                        };
+                        let value = match random.below(4) {
+                            0 => random.below(1 << 32) as u32,
+                            1 => BINDER_WRITE_READ,
+                            _ => random.below(300) as u32,
+                        };
+                        if at != 4 && at != 5 {
+                            // SAFETY: within the mapping, which nothing of ours refers to.
+                            unsafe { words.add(at as usize).write_volatile(value) };
+                        }
+                    }
+                    let _ = ring.page().words.submit();
+                    let number = 0_u32;
+                    let also = [RING_INTERRUPT, RING_FILES][round % 2];
+                    // SAFETY: the argument is a live value.
+                    let _ = unsafe { client.ioctl_raw(also, &raw const number as usize) };
+                }
+            });
+            for _ in 0..300 {
+                expect_echo(&mut session, 0, b"innocent");
+            }
+        });
+        expect_echo(&mut session, 0, b"afterwards");
+    });
+}
+
+#[test]
+fn a_call_that_is_not_taken_can_be_withdrawn() {
+    on_bus_with_rings(|bus| {
+        let client = open(bus);
+        let (memfd, ring) = memory(RING_BYTES, SealFlags::SHRINK);
+        attach(&client, VERSION, memfd.as_raw_fd(), TOKEN).unwrap();
+        // A thread that does not call is not watched for long.
+        let off = || (ring.page().words.watch() == Watch::Off).then_some(());
+        assert!(wait::until(wait::PATIENCE, off).is_some(), "{:?}", ring.page().words.watch());
+        let submitted = ring.page().words.submit();
+        assert_eq!(submitted, binder_ring::turn::Submitted::Withdrawn(Watch::Off));
+        assert_eq!(ring.page().words.turn(), Turn::Idle);
+    });
+}
