@@ -54,7 +54,9 @@ started=()
 start() {
     local name=$1
     shift
-    "$@" >"$scratch/$name.log" 2>&1 </dev/null &
+    # Emptied here: the child may be late, and a reader would find the output of an earlier child of this name.
+    : >"$scratch/$name.log"
+    "$@" >>"$scratch/$name.log" 2>&1 </dev/null &
     pid_of[$name]=$!
     started+=("$name")
 }
