@@ -7,10 +7,11 @@ import java.util.*;
 
 public class Main {
     public static void main(String[] arguments) throws Exception {
+        // The collector lets the heap grow in both phases.
+        Files.writeString(Path.of("grower"), Long.toString(ProcessHandle.current().pid()));
         long end = System.currentTimeMillis() + 1000 * Long.parseLong(arguments[0]);
         Object[] kept = new Object[4096];
         for (int i = 0; System.currentTimeMillis() < end; i++) kept[i % kept.length] = new byte[4096];
-        Files.writeString(Path.of("grower"), Long.toString(ProcessHandle.current().pid()));
         List<byte[]> blocks = new ArrayList<>();
         for (int i = 0; i < 120; i++) {
             byte[] block = new byte[2 << 20];
