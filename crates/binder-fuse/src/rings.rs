@@ -268,6 +268,8 @@ impl Rings {
         let Some(ring) = self.rings.get_mut(ring_key).filter(|ring| ring.key == key) else {
             return;
         };
+        // The thread has not fetched them: its request delivers them.
+        ring.files.clear();
         let is_soon = now_ns.saturating_sub(ring.last_ns) < SOON_NS;
         ring.last_ns = now_ns;
         if is_soon && ring.watch == Watch::Off {
@@ -290,13 +292,22 @@ impl Rings {
 
     /// Stops watching the rings whose threads have not called for long.
     pub(crate) fn release_idle(&mut self, now_ns: u64) {
+        self.release(|ring| now_ns.saturating_sub(ring.last_ns) >= IDLE_NS);
+    }
+
+    /// Stops watching all rings. Each is watched again once its thread makes requests.
+    pub(crate) fn release_all(&mut self) {
+        self.release(|_| true);
+    }
+
+    fn release(&mut self, is_unwanted: impl Fn(&Ring) -> bool) {
         let mut at = 0;
         while let Some(&key) = self.watched.get(at) {
             let Some(ring) = self.rings.get_mut(key) else {
                 self.watched.swap_remove(at);
                 continue;
             };
-            if ring.is_in_call || now_ns.saturating_sub(ring.last_ns) < IDLE_NS {
+            if !is_unwanted(ring) {
                 at += 1;
                 continue;
             }
@@ -304,7 +315,6 @@ impl Rings {
             if ring.page().words.turn() == Turn::Submitted {
                 // It has not seen that.
                 ring.set_watch(Watch::Awake);
-                ring.last_ns = now_ns;
                 at += 1;
             } else {
                 self.watched.swap_remove(at);

@@ -477,6 +477,7 @@ impl Server {
 
     fn turn(&mut self) -> Result<(), Error> {
         self.limit_direct_reads();
+        self.limit_ring_timer();
         if self.host.rings.is_watching() {
             self.serve_rings()?;
         } else if self.direct_read.reads_next() {

@@ -31,6 +31,8 @@ use crate::{coarse_clock, pid_view};
 
 /// Calls after which other events are polled: some hundred microseconds.
 const MAX_CALLS: u32 = 16;
+/// Wake-ups in a row without a call after which no ring is watched. An event is one, too.
+const MAX_WAKES: u32 = 64;
 /// How long the event loop waits for rings, nanoseconds: then idle ones are released.
 const WAIT_NS: u64 = 20_000_000;
 /// Interval at which the wait is interrupted while reads hold confirmations: one is held for one to
@@ -45,6 +47,8 @@ pub(super) struct RingCalls {
     watch: Option<EventWatch>,
     /// Since other events were polled.
     calls: u32,
+    /// Wake-ups in a row without a call.
+    wakes: u32,
     /// Time when idle rings were released, nanoseconds.
     released_ns: u64,
     /// Interrupts the wait of the thread with this id; another one may run the event loop by now.
@@ -85,6 +89,13 @@ impl RingCalls {
 }
 
 impl Server {
+    /// Stops the timer once no ring is watched.
+    pub(super) fn limit_ring_timer(&mut self) {
+        if self.ring_calls.interval == Interval::Runs && !self.host.rings.is_watching() {
+            self.ring_calls.set_interval(Interval::Off);
+        }
+    }
+
     /// The ioctls of rings. `None`: it is none of them.
     pub(super) fn ring_ioctl(
         &mut self,
@@ -262,12 +273,21 @@ impl Server {
     /// Waits for calls of rings and serves them, and other events if there are any.
     pub(super) fn serve_rings(&mut self) -> Result<(), Error> {
         if self.ring_calls.watch.is_none() {
-            let watch = EventWatch::start(self.epoll.as_fd());
-            self.ring_calls.watch = Some(watch.map_err(Error::io("cannot start a thread"))?);
+            match EventWatch::start(self.epoll.as_fd()) {
+                Ok(watch) => self.ring_calls.watch = Some(watch),
+                Err(error) => {
+                    self.warn_once("rings", || format!("no thread for rings: {error}"));
+                    self.end_rings();
+                    return self.serve_events();
+                }
+            }
         }
         let now_ns = coarse_clock::now_ns();
         let calls = self.take_ring_calls(now_ns);
         self.ring_calls.calls += calls;
+        if calls > 0 {
+            self.ring_calls.wakes = 0;
+        }
         let has_event = self.ring_calls.watch.as_ref().is_some_and(EventWatch::take_signal);
         let has_work = !self.queue.is_empty() || self.is_reclaiming();
         if has_event || has_work || self.ring_calls.calls >= MAX_CALLS {
@@ -287,7 +307,12 @@ impl Server {
             }
             let Some(watch) = &self.ring_calls.watch else { return Ok(()) };
             match self.host.rings.sleep(watch.signal(), WAIT_NS) {
-                Waited::Woken => {}
+                // A client that wakes us without a call is not listened to.
+                Waited::Woken if self.ring_calls.wakes >= MAX_WAKES => {
+                    self.ring_calls.wakes = 0;
+                    self.host.rings.release_all();
+                }
+                Waited::Woken => self.ring_calls.wakes += 1,
                 Waited::Interrupted => self.end_ring_interval(),
                 Waited::TimedOut => {
                     self.end_ring_interval();
