@@ -8,7 +8,8 @@ mod support;
 mod terminal;
 mod upgrade;
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 
 use support::{NOBODY, Session, headroom, outcome, program, run_script, skipped};
 
@@ -27,6 +28,31 @@ fn clients_find_the_bus_where_they_look_and_call_each_other() {
     let ended = outcome(headroom().args(args));
     assert_eq!(ended.code, Some(0), "{ended:?}");
     assert!(ended.out.ends_with("answered\n"), "{ended:?}");
+}
+
+#[test]
+fn calls_of_attached_commands_use_rings() {
+    if skipped() {
+        return;
+    }
+    const NAME: &str = "libbinder_ring_preload.so";
+    // Cargo builds it beside these tests, which depend on it. Any user must be able to read it.
+    let folder = tempfile::Builder::new().permissions(Permissions::from_mode(0o755)).tempdir();
+    let folder = folder.unwrap();
+    let library = folder.path().join(NAME);
+    fs::copy(std::env::current_exe().unwrap().with_file_name(NAME), &library).unwrap();
+    let peer = program("peer");
+    let attach =
+        format!("{} binder attach --library {} -- {peer}", program("headroom"), library.display());
+    let manager = format!("{peer} /dev/binder manager 1");
+    let script = format!(
+        "{attach} /dev/binder echo service & {attach} /dev/binder caller service 200 1 && \
+         grep -o memfd:binder-ring /proc/$!/maps"
+    );
+    let args = ["run", "--service-manager", &manager, "--", "sh", "-c", &script];
+    let ended = outcome(headroom().args(args));
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(ended.out.ends_with("memfd:binder-ring\n"), "{ended:?}");
 }
 
 #[test]
