@@ -1,7 +1,6 @@
 //! A `BINDER_WRITE_READ` over a ring.
 
 use std::ffi::c_int;
-use std::sync::atomic::Ordering::{AcqRel, Release};
 
 use binder_ring::call::{CallResult, MAX_FILES, Outcome, ParcelBytes};
 use binder_ring::page::{PARCEL_BYTES, Page, STREAM_BYTES};
@@ -42,11 +41,12 @@ enum Ended {
 ///
 /// As for the ioctl.
 pub(crate) unsafe fn write_read(fd: c_int, argument: usize) -> Result<c_int, Errno> {
-    let Some(entry) = threads::entry(system::thread_id(), fd) else {
+    let thread = system::thread_id();
+    let Some(entry) = threads::entry(thread, fd) else {
         // SAFETY: the caller's.
         return unsafe { system::ioctl(fd, BINDER_WRITE_READ, argument) };
     };
-    if entry.busy.swap(true, AcqRel) {
+    if !entry.enter() {
         // A signal handler calls while this thread waits: its call is interrupted first, as a
         // system call would have been.
         if let Some(page) = entry.page()
@@ -58,9 +58,14 @@ pub(crate) unsafe fn write_read(fd: c_int, argument: usize) -> Result<c_int, Err
         // SAFETY: the caller's.
         return unsafe { system::ioctl(fd, BINDER_WRITE_READ, argument) };
     }
-    // SAFETY: the caller's.
-    let result = unsafe { call(entry, fd, argument) };
-    entry.busy.store(false, Release);
+    let result = if entry.is_of(thread, fd) {
+        // SAFETY: the caller's.
+        unsafe { call(entry, fd, argument) }
+    } else {
+        // SAFETY: the caller's.
+        unsafe { system::ioctl(fd, BINDER_WRITE_READ, argument) }
+    };
+    entry.leave();
     result
 }
 

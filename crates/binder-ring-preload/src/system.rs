@@ -65,10 +65,12 @@ pub(crate) fn is_readable(address: u64) -> bool {
 pub(crate) fn write_own_memory(address: u64, bytes: &[u8]) -> bool {
     let from = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     let to = libc::iovec { iov_base: address as *mut _, iov_len: bytes.len() };
+    // The call takes whole words; the upper half of a smaller number is undefined.
+    let (one, no_flags) = (1_usize, 0_usize);
     // SAFETY: the caller of the ioctl has given this memory to be written to.
     let call = || unsafe {
-        let own = libc::getpid();
-        libc::syscall(libc::SYS_process_vm_writev, own, &raw const from, 1, &raw const to, 1, 0)
+        let (own, from, to) = (libc::getpid(), &raw const from, &raw const to);
+        libc::syscall(libc::SYS_process_vm_writev, own, from, one, to, one, no_flags)
     };
     checked(call) == Ok(bytes.len() as c_int)
 }

@@ -34,7 +34,7 @@ pub(crate) struct Entry {
     requests: AtomicU32,
     page: AtomicPtr<Page>,
     /// A call is in progress.
-    pub(crate) busy: AtomicBool,
+    busy: AtomicBool,
     pub(crate) argument: KnownMemory,
     pub(crate) commands: KnownMemory,
     pub(crate) returns: KnownMemory,
@@ -63,44 +63,63 @@ fn table() -> Option<&'static Table> {
     Some(unsafe { &*new })
 }
 
-/// The entry of this thread for calls on `fd`. `None`: its calls are system calls.
+/// The entry of this thread. `None`: its calls are system calls.
 pub(crate) fn entry(thread: u32, fd: c_int) -> Option<&'static Entry> {
     let table = table()?;
     let first = thread as usize;
     let places = (0..SEARCHED).map(|step| &table.0[(first + step) % ENTRIES]);
     for entry in places.clone() {
         if entry.thread.load(Acquire) == thread {
-            let is_free = entry.page().is_none() || entry.is_ended();
-            if entry.fd.load(Relaxed) != fd && is_free {
-                entry.begin(fd);
-            }
-            return (entry.fd.load(Relaxed) == fd).then_some(entry);
+            return Some(entry);
         }
     }
     // Rings of threads that have exited are removed by those that come later.
     let mut own = None;
     for entry in places {
-        let owner = entry.thread.load(Acquire);
-        let is_free = owner == 0 || entry.is_ended();
-        let next = if own.is_none() { thread } else { 0 };
-        if is_free && entry.thread.compare_exchange(owner, next, AcqRel, Relaxed).is_ok() {
+        if !entry.enter() {
+            continue;
+        }
+        if entry.thread.load(Acquire) == 0 || entry.is_ended() {
+            let next = if own.is_none() { thread } else { 0 };
             entry.begin(fd);
+            entry.thread.store(next, Release);
             own = own.or(Some(entry));
         }
+        entry.leave();
     }
     own
 }
 
 impl Entry {
-    /// The thread has exited, or its ring was ended, and it is in no call.
+    /// Begins a call, or a change of the entry. False: one is in progress.
+    pub(crate) fn enter(&self) -> bool {
+        !self.busy.swap(true, AcqRel)
+    }
+
+    /// Ends what [`enter`](Self::enter) has begun.
+    pub(crate) fn leave(&self) {
+        self.busy.store(false, Release);
+    }
+
+    /// Whether the entry, which was entered, is of this thread and for calls on `fd`: a thread that
+    /// came later may have taken it, and a thread without a ring may use it for another file.
+    pub(crate) fn is_of(&self, thread: u32, fd: c_int) -> bool {
+        if self.thread.load(Acquire) != thread {
+            return false;
+        }
+        if self.fd.load(Relaxed) != fd && (self.page().is_none() || self.is_ended()) {
+            self.begin(fd);
+        }
+        self.fd.load(Relaxed) == fd
+    }
+
+    /// The thread has exited, or its ring was ended.
     fn is_ended(&self) -> bool {
-        let ring = self.page();
-        !self.busy.load(Acquire) && ring.is_some_and(|page| page.words.watch() == Watch::Ended)
+        self.page().is_some_and(|page| page.words.watch() == Watch::Ended)
     }
 
     fn begin(&self, fd: c_int) {
         self.drop_ring();
-        self.busy.store(false, Release);
         self.requests.store(0, Relaxed);
         self.fd.store(fd, Relaxed);
     }
