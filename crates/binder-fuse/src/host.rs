@@ -17,6 +17,7 @@ use crate::access_limits::{AccessCost, AccessLimits, Start};
 use crate::address_space::{AddressSpace, Readers, SavedAddressSpace};
 use crate::calls::Calls;
 use crate::client_access::{BlockedAccess, ClientAccess, Late};
+use crate::client_memory;
 use crate::coarse_clock;
 use crate::files::{CallStop, Charge, Closers, Store};
 use crate::lookup_budget::{LookupBudgets, MAX_AREAS};
@@ -405,6 +406,14 @@ impl ClientHost {
 }
 
 impl ClientHost {
+    /// Why memory of a caller was not read. A thread in a request keeps its memory until the reply;
+    /// one that was killed after it has submitted a call to its ring does not. That call waits for
+    /// the report of its exit, which fails what the thread was to answer.
+    fn fault_of_read(&self, from: Caller) -> Fault {
+        let by_ring = self.rings.pending(from.tid).is_some();
+        if by_ring && !client_memory::exists(from.tid) { Fault::Late } else { Fault::BadAddress }
+    }
+
     /// The mapping that a lookup has found for an open, unless it is writable.
     fn accept_mapping(&mut self, key: OpenKey, lookup: Lookup) -> Option<Mapping> {
         let found = lookup.mapping?;
@@ -432,7 +441,8 @@ impl ClientMemory for ClientHost {
         if self.rings.read(from.tid, address, into) {
             return Ok(());
         }
-        self.access(from, |access| access.read(from.tid, address, into))?
+        let read = self.access(from, |access| access.read(from.tid, address, into))?;
+        if read.is_err() { Err(self.fault_of_read(from)) } else { read }
     }
 
     fn read_ahead(
@@ -442,9 +452,12 @@ impl ClientMemory for ClientHost {
         into: &mut Vec<u8>,
     ) -> Result<usize, Fault> {
         match self.rings.read_pieces(from.tid, pieces, into) {
-            0 => self.access(from, |access| access.read_pieces(from.tid, pieces, into)),
-            read => Ok(read),
+            0 => {}
+            read => return Ok(read),
         }
+        let read = self.access(from, |access| access.read_pieces(from.tid, pieces, into))?;
+        let is_late = read < pieces.len() && self.fault_of_read(from) == Fault::Late;
+        if is_late { Err(Fault::Late) } else { Ok(read) }
     }
 
     fn write(&mut self, to: Caller, address: u64, bytes: &[u8]) -> Result<(), Fault> {
