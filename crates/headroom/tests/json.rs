@@ -41,8 +41,16 @@ const DOCUMENTS: &[&[&str]] = &[
 
 /// Commands that print no document of ours, and documents that other tests check for they need
 /// privileges, other programs or time: all documents are printed by one function.
-const OTHERS: &[&str] =
-    &["up", "run", "notify", "reserve", "completions", "oom observe", "config check"];
+const OTHERS: &[&str] = &[
+    "up",
+    "run",
+    "notify",
+    "reserve",
+    "binder attach",
+    "completions",
+    "oom observe",
+    "config check",
+];
 const PRIVILEGED: &[&str] = &["oom margin", "oom detach", "container cdi", "container remove"];
 
 fn fake_oomd(request: Request) -> Reply {

@@ -71,8 +71,9 @@ fn an_installation_is_complete_and_names_the_places_it_is_in() {
     let built = tempfile::tempdir().unwrap();
     let into = tempfile::tempdir().unwrap();
     let binaries = ["headroom-oomd", "headroom-binderd"];
-    let libraries = ["libtmalloc.so", "libtmalloc.a", "libtmalloc_preload.so"];
-    for name in binaries.iter().chain(&libraries) {
+    let preloaded = ["libtmalloc_preload.so", "libbinder_ring_preload.so"];
+    let libraries = ["libtmalloc.so", "libtmalloc.a"];
+    for name in binaries.iter().chain(&libraries).chain(&preloaded) {
         std::fs::write(built.path().join(name), name).unwrap();
     }
     // Copied by another process: a child that another test forks at the same time would have the
@@ -95,7 +96,8 @@ fn an_installation_is_complete_and_names_the_places_it_is_in() {
         assert_eq!(read(&format!("opt/headroom/bin/{name}")), name);
     }
     let libraries = ["libtmalloc.so", "libtmalloc.so.0", "libtmalloc.a"];
-    for path in libraries.iter().chain(&["headroom/libtmalloc_preload.so"]) {
+    let preloaded = preloaded.map(|name| format!("headroom/{name}"));
+    for path in libraries.map(str::to_owned).iter().chain(&preloaded) {
         assert!(into.path().join("opt/headroom/lib").join(path).exists(), "{path}");
     }
     assert!(read("opt/headroom/include/tmalloc.h").contains("tmalloc"));
