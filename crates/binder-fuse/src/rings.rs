@@ -256,6 +256,15 @@ impl Rings {
         self.rings.get(*self.by_thread.get(&tid)?)
     }
 
+    fn of_thread_mut(&mut self, tid: u32) -> Option<&mut Ring> {
+        self.rings.get_mut(*self.by_thread.get(&tid)?)
+    }
+
+    /// The thread that has a ring.
+    pub(crate) fn thread(&self, key: RingKey) -> Option<u32> {
+        self.rings.get(key).map(|ring| ring.caller.tid)
+    }
+
     /// The pending call of a thread's ring.
     pub(crate) fn pending(&self, tid: u32) -> Option<u64> {
         let key = *self.by_thread.get(&tid)?;
@@ -401,8 +410,7 @@ impl Rings {
 
     /// The files that are kept for a thread.
     pub(crate) fn take_files(&mut self, tid: u32) -> Vec<Arc<ClientFile>> {
-        let ring = self.by_thread.get(&tid).and_then(|&key| self.rings.get_mut(key));
-        ring.map(|ring| std::mem::take(&mut ring.files)).unwrap_or_default()
+        self.of_thread_mut(tid).map(|ring| std::mem::take(&mut ring.files)).unwrap_or_default()
     }
 
     /// The bytes that a thread has submitted with its call, if they contain this range.
@@ -422,8 +430,8 @@ impl Rings {
     /// Keeps returns for the ring of a thread that is in a call. False: it is in none, or the range
     /// is not in its read buffer.
     pub(crate) fn write(&mut self, tid: u32, address: u64, bytes: &[u8]) -> bool {
-        let ring = self.by_thread.get(&tid).and_then(|&key| self.rings.get_mut(key));
-        let Some(ring) = ring.filter(|ring| ring.is_in_call) else { return false };
+        let ring = self.of_thread_mut(tid).filter(|ring| ring.is_in_call);
+        let Some(ring) = ring else { return false };
         let BinderWriteRead { read_buffer, read_size, .. } = ring.call.argument;
         let buffer = call::Range { address: read_buffer, len: read_size.min(STREAM_BYTES as u64) };
         let Some(offset) = buffer.offset_of(address, bytes.len()) else { return false };

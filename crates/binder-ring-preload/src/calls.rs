@@ -97,6 +97,41 @@ unsafe fn call(entry: &Entry, fd: c_int, argument: usize) -> Result<c_int, Errno
     result
 }
 
+/// Files that the thread has fetched, until the daemon has taken the call that names them.
+struct Fetched {
+    numbers: [u32; MAX_FILES],
+    count: usize,
+}
+
+impl Fetched {
+    fn none() -> Self {
+        Self { numbers: [0; MAX_FILES], count: 0 }
+    }
+
+    fn numbers(&self) -> &[u32] {
+        &self.numbers[..self.count]
+    }
+
+    /// The daemon has the numbers: it uses them, or says in the result which ones to close.
+    fn taken(&mut self) {
+        self.count = 0;
+    }
+}
+
+impl Drop for Fetched {
+    fn drop(&mut self) {
+        close_all(self.numbers());
+    }
+}
+
+fn close_all(numbers: &[u32]) {
+    for &number in numbers {
+        // SAFETY: the daemon has passed this descriptor to us; the program does not know it, or has
+        // freed the buffer that contains it.
+        system::keep_errno(|| unsafe { libc::close(number as c_int) });
+    }
+}
+
 /// `None`: the call is to be made by a system call, with the argument as it is now.
 ///
 /// # Safety
@@ -109,8 +144,7 @@ unsafe fn call_by_ring(
     argument: usize,
 ) -> Option<Result<c_int, Errno>> {
     let argument = argument as *mut BinderWriteRead;
-    let mut files = [0; MAX_FILES];
-    let mut arrived = 0;
+    let mut fetched = Fetched::none();
     loop {
         // SAFETY: the caller's.
         let bwr = unsafe { argument.read_unaligned() };
@@ -125,7 +159,7 @@ unsafe fn call_by_ring(
             return None;
         }
         let commands = entry.commands.readable(commands_at, left as usize)?;
-        if !page.write_call(bwr, commands, find_parcel(commands), &files[..arrived]) {
+        if !page.write_call(bwr, commands, find_parcel(commands), fetched.numbers()) {
             return None;
         }
         match page.words.submit() {
@@ -148,6 +182,7 @@ unsafe fn call_by_ring(
                 return Some(Err(errno));
             }
         }
+        fetched.taken();
         let result = page.read_result();
         // SAFETY: the caller's.
         let is_delivered = unsafe { deliver(entry, page, &result, &bwr, argument) };
@@ -165,7 +200,7 @@ unsafe fn call_by_ring(
                 });
             }
             Outcome::Unfinished => return None,
-            Outcome::FetchFiles => arrived = fetch_files(fd, &mut files)?,
+            Outcome::FetchFiles => fetched = fetch_files(fd)?,
         }
     }
 }
@@ -222,10 +257,7 @@ unsafe fn deliver(
     }
     // SAFETY: the caller's.
     unsafe { argument.write_unaligned(result.argument) };
-    for &fd in result.closes.numbers() {
-        // SAFETY: the daemon has passed this descriptor to us in a buffer that was freed.
-        system::keep_errno(|| unsafe { libc::close(fd as c_int) });
-    }
+    close_all(result.closes.numbers());
     is_written
 }
 
@@ -260,7 +292,7 @@ fn parcel_of(data: &BinderTransactionData) -> Option<ParcelBytes<'static>> {
 }
 
 /// Receives the files of the transaction that the read takes. `None`: the daemon has not sent them.
-fn fetch_files(fd: c_int, numbers: &mut [u32; MAX_FILES]) -> Option<usize> {
+fn fetch_files(fd: c_int) -> Option<Fetched> {
     system::keep_errno(|| {
         let mut sockets = [-1; 2];
         // SAFETY: the array is ours.
@@ -274,15 +306,16 @@ fn fetch_files(fd: c_int, numbers: &mut [u32; MAX_FILES]) -> Option<usize> {
         let socket = sockets[1] as u32;
         // SAFETY: the argument is ours.
         let sent = unsafe { system::ioctl(fd, RING_FILES, &raw const socket as usize) };
-        let count = sent.ok().and_then(|_| receive(sockets[0], numbers));
+        let fetched = sent.ok().and_then(|_| receive(sockets[0]));
         for socket in sockets {
             // SAFETY: the descriptor is ours.
             unsafe { libc::close(socket) };
         }
-        for number in numbers.iter_mut().take(count.unwrap_or(0)) {
+        let mut fetched = fetched?;
+        for number in &mut fetched.numbers[..fetched.count] {
             *number = lowest(*number);
         }
-        count
+        Some(fetched)
     })
 }
 
@@ -302,7 +335,7 @@ fn lowest(number: u32) -> u32 {
     }
 }
 
-fn receive(socket: c_int, numbers: &mut [u32; MAX_FILES]) -> Option<usize> {
+fn receive(socket: c_int) -> Option<Fetched> {
     const CONTROL: usize = 24 + 4 * MAX_FILES;
     #[repr(align(8))]
     struct Control([u8; CONTROL]);
@@ -326,20 +359,14 @@ fn receive(socket: c_int, numbers: &mut [u32; MAX_FILES]) -> Option<usize> {
             return None;
         }
         let bytes = (*head).cmsg_len as usize - libc::CMSG_LEN(0) as usize;
-        let count = (bytes / size_of::<u32>()).min(MAX_FILES);
-        let is_complete = message.msg_flags & libc::MSG_CTRUNC == 0;
+        let mut fetched = Fetched::none();
+        fetched.count = (bytes / size_of::<u32>()).min(MAX_FILES);
         std::ptr::copy_nonoverlapping(
             libc::CMSG_DATA(head),
-            numbers.as_mut_ptr().cast(),
-            count * size_of::<u32>(),
+            fetched.numbers.as_mut_ptr().cast(),
+            fetched.count * size_of::<u32>(),
         );
-        if !is_complete {
-            // The table of descriptors is full: the transaction is refused.
-            for &number in &numbers[..count] {
-                libc::close(number as c_int);
-            }
-            return None;
-        }
-        Some(count)
+        // Incomplete: the table of descriptors is full, and the transaction is refused.
+        (message.msg_flags & libc::MSG_CTRUNC == 0).then_some(fetched)
     }
 }

@@ -43,7 +43,8 @@ impl Peer {
         Self::start_by(program, &bus.device(device), arguments, |command| bus.spawn(command))
     }
 
-    fn start_by(
+    /// As [`start`](Self::start), with a function that starts the command.
+    pub fn start_by(
         program: &Path,
         device: &Path,
         arguments: &[&str],

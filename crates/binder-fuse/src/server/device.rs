@@ -342,18 +342,23 @@ impl Server {
 
     /// Ends a parked read with an error, or delivers what it holds.
     pub(super) fn end_parked(&mut self, request: PendingIoctl, errno: Errno) -> io::Result<()> {
-        let PendingIoctl { key, caller, unique, .. } = request;
+        match self.end_wait(request) {
+            Interrupt::Woken => Ok(()),
+            Interrupt::Ended(bwr) => self.send_result(&request, -errno.code(), &bwr),
+            Interrupt::NotParked => self.send_errno(request.unique, errno.code()),
+        }
+    }
+
+    /// Lets the thread of a parked read wait no longer. If it is woken instead, it stays parked
+    /// until the wake-up that follows sends the reply.
+    pub(super) fn end_wait(&mut self, request: PendingIoctl) -> Interrupt {
+        let PendingIoctl { key, caller, .. } = request;
         let process = self.host.opens.get(key).map(|open| open.process);
         let interrupt = process.map(|process| self.driver.interrupt(process, caller.tid));
-        if interrupt == Some(Interrupt::Woken) {
-            // The wake-up that follows sends the reply.
-            return Ok(());
+        if interrupt != Some(Interrupt::Woken) {
+            self.unpark(key, caller.tid);
         }
-        self.unpark(key, caller.tid);
-        match interrupt {
-            Some(Interrupt::Ended(bwr)) => self.send_result(&request, -errno.code(), &bwr),
-            _ => self.send_errno(unique, errno.code()),
-        }
+        interrupt.unwrap_or(Interrupt::NotParked)
     }
 
     pub(super) fn park(&mut self, request: PendingIoctl) {
@@ -411,22 +416,19 @@ impl Server {
 
     /// Ends a BINDER_WRITE_READ that was in the queue.
     fn interrupt_queued(&mut self, unique: u64, withdrawn: Due) -> io::Result<()> {
-        match (self.end_withdrawn(&withdrawn), withdrawn) {
-            (Some(bwr), Due::Slice(Slice { request, .. })) => {
-                self.send_result(&request, -libc::EINTR, &bwr)
-            }
-            _ => self.send_errno(unique, libc::EINTR),
+        match self.end_withdrawn(withdrawn) {
+            Some(Slice { request, bwr, .. }) => self.send_result(&request, -libc::EINTR, &bwr),
+            None => self.send_errno(unique, libc::EINTR),
         }
     }
 
-    /// Its thread does not wait in it any more. Returns the argument of a BINDER_WRITE_READ that
-    /// was started.
-    pub(super) fn end_withdrawn(&mut self, withdrawn: &Due) -> Option<BinderWriteRead> {
-        let Due::Slice(Slice { request, bwr, .. }) = withdrawn else { return None };
-        if let Some(open) = self.host.opens.get_mut(request.key) {
-            open.calls.take(request.caller.tid);
+    /// Its thread does not wait in it any more. Returns a BINDER_WRITE_READ that was started.
+    pub(super) fn end_withdrawn(&mut self, withdrawn: Due) -> Option<Slice> {
+        let Due::Slice(slice) = withdrawn else { return None };
+        if let Some(open) = self.host.opens.get_mut(slice.request.key) {
+            open.calls.take(slice.request.caller.tid);
         }
-        Some(*bwr)
+        Some(slice)
     }
 
     /// Runs a read as if its caller had made the ioctl again.

@@ -187,29 +187,18 @@ impl Server {
     }
 
     fn withdraw_ring_call(&mut self, unique: u64) {
-        let Some(key) = rings::ring_of(unique) else { return };
+        let Some(ring) = rings::ring_of(unique) else { return };
         let argument = if let Some(request) = self.parked.get(&unique).copied() {
-            let Caller { process, tid, .. } = request.caller;
-            match self.driver.interrupt(process, tid) {
-                Interrupt::Ended(bwr) => {
-                    self.unpark(request.key, tid);
-                    Some(bwr)
-                }
-                Interrupt::Woken => {
-                    self.serve_wakes();
-                    return;
-                }
+            match self.end_wait(request) {
+                Interrupt::Ended(bwr) => Some(bwr),
+                Interrupt::Woken => return self.serve_wakes(),
                 Interrupt::NotParked => None,
             }
-        } else if let Some(due) =
-            self.queue.withdraw(unique).or_else(|| self.delayed.withdraw(unique))
-        {
-            self.end_withdrawn(&due)
         } else {
-            None
+            let withdrawn = self.queue.withdraw(unique).or_else(|| self.delayed.withdraw(unique));
+            withdrawn.and_then(|due| self.end_withdrawn(due)).map(|slice| slice.bwr)
         };
-        let outcome = Outcome::Unfinished;
-        self.host.rings.complete(key, RingResult { result: 0, argument, outcome, closes: &[] });
+        self.complete_ring_call(ring, Outcome::Unfinished, 0, argument);
     }
 
     /// Ends all rings: their threads continue by requests.
@@ -226,16 +215,17 @@ impl Server {
         }
     }
 
-    /// Completes a call with the ioctl's result.
-    pub(super) fn complete_ring_call(
+    /// Completes a call. Its thread closes the descriptors that it has to close, however the call
+    /// ended: the request that follows may wait for long.
+    fn complete_ring_call(
         &mut self,
         key: RingKey,
-        tid: Option<u32>,
+        outcome: Outcome,
         result: i32,
         argument: Option<BinderWriteRead>,
     ) {
         let mut closes = Vec::new();
-        if let Some(tid) = tid
+        if let Some(tid) = self.host.rings.thread(key)
             && let Some(mut fds) = self.host.closes.remove(&tid)
         {
             let rest = fds.split_off(fds.len().min(MAX_FILES));
@@ -244,7 +234,6 @@ impl Server {
             }
             closes = fds;
         }
-        let outcome = Outcome::Returned;
         self.host.rings.complete(key, RingResult { result, argument, outcome, closes: &closes });
     }
 
@@ -260,9 +249,7 @@ impl Server {
             Some(WriteRead::Done { bwr, result: Ok(()) }) => {
                 self.host.rings.keep_files(key, files);
                 let _moved = self.place_woken(tid);
-                let (argument, outcome) = (Some(bwr), Outcome::FetchFiles);
-                let result = RingResult { result: 0, argument, outcome, closes: &[] };
-                self.host.rings.complete(key, result);
+                self.complete_ring_call(key, Outcome::FetchFiles, 0, Some(bwr));
                 Ok(())
             }
             Some(answer) => self.answer_read(request, answer),
@@ -359,16 +346,17 @@ impl Server {
         let RingCall { key, caller, unique, argument, arrived, is_same } = call;
         let Caller { process, tid, .. } = caller;
         let pending = self.host.opens.get(key).map(|open| open.calls.request(tid));
-        if !is_same || pending != Some(None) {
+        let can_call = is_same && pending == Some(None);
+        let fds = arrived.numbers();
+        let are_used = fds.is_empty()
+            || can_call && self.driver.files_arrived(&mut self.host, process, tid, fds);
+        if !are_used {
+            self.host.closes.entry(tid).or_default().extend_from_slice(fds);
+        }
+        if !can_call {
             // The thread has another uid, has exited, or waits in a request.
             self.end_ring(tid);
             return Ok(());
-        }
-        if !arrived.numbers().is_empty() {
-            let fds = arrived.numbers();
-            if !self.driver.files_arrived(&mut self.host, process, tid, fds) {
-                self.host.closes.entry(tid).or_default().extend_from_slice(fds);
-            }
         }
         let request = PendingIoctl { key, caller, unique, argument: 0 };
         self.note_call(&request);
@@ -388,7 +376,7 @@ impl Server {
     ) -> io::Result<()> {
         let unique = request.unique;
         if let Some(ring) = rings::ring_of(unique) {
-            self.complete_ring_call(ring, Some(request.caller.tid), result, Some(*bwr));
+            self.complete_ring_call(ring, Outcome::Returned, result, Some(*bwr));
             return Ok(());
         }
         self.channel.send(self.reply.ioctl(unique, result, bwr.as_bytes()))
@@ -397,7 +385,7 @@ impl Server {
     /// Replies to a request with an error; the argument stays as it is.
     pub(super) fn send_errno(&mut self, unique: u64, errno: i32) -> io::Result<()> {
         if let Some(ring) = rings::ring_of(unique) {
-            self.complete_ring_call(ring, None, -errno, None);
+            self.complete_ring_call(ring, Outcome::Returned, -errno, None);
             return Ok(());
         }
         self.channel.send(self.reply.error(unique, errno))

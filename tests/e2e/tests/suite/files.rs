@@ -41,11 +41,11 @@ crate::under_filters! {
     receivers_killed_at_random_leave_no_file_behind
 }
 
-const NOBODY: &str = "65534";
+pub(crate) const NOBODY: &str = "65534";
 
 /// Sends the write ends of some pipes, and checks that the service wrote into each; returns the
 /// number of descriptors that it has left.
-fn send_pipes(session: &mut Session<'_>, count: usize) -> Result<u32, ClientError> {
+pub(crate) fn send_pipes(session: &mut Session<'_>, count: usize) -> Result<u32, ClientError> {
     let mut parcel = Parcel::new();
     let mut ends = Vec::new();
     let mut pipes = Vec::new();

@@ -1,9 +1,10 @@
 //! Calls that clients submit by shared memory.
 
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use binder_client::{Client, Errno, Options};
 use binder_ring::page::Page;
@@ -12,10 +13,11 @@ use binder_ring::{Attach, RING_ATTACH, RING_BYTES, RING_FILES, RING_INTERRUPT, V
 use binder_uapi::ioctl::BINDER_WRITE_READ;
 use e2e::bus::RINGS;
 use e2e::random::Random;
-use e2e::{Bus, Mapping, wait};
+use e2e::{Bus, Mapping, Peer, wait};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
+use crate::files::{NOBODY, send_pipes};
 use crate::on_this_bus;
 use crate::support::{expect_echo, manager, open};
 
@@ -35,12 +37,15 @@ fn library() -> PathBuf {
     std::env::current_exe().unwrap().with_file_name("libbinder_ring_preload.so")
 }
 
-/// Runs a program whose calls are carried by rings, from the first call of each thread on.
-fn run_over_rings(command: &mut Command) -> Output {
+/// The calls of the program are carried by rings, from the first call of each thread on.
+fn over_rings(command: &mut Command) -> &mut Command {
     let library = library();
     assert!(library.exists(), "{} is missing", library.display());
-    command.env("LD_PRELOAD", library).env("BINDER_RING_REQUESTS", "1");
-    command.output().unwrap()
+    command.env("LD_PRELOAD", library).env("BINDER_RING_REQUESTS", "1")
+}
+
+fn run_over_rings(command: &mut Command) -> Output {
+    over_rings(command).output().unwrap()
 }
 
 #[test]
@@ -233,4 +238,53 @@ fn a_call_that_is_not_taken_can_be_withdrawn() {
         assert_eq!(submitted, binder_ring::turn::Submitted::Withdrawn(Watch::Off));
         assert_eq!(ring.page().words.turn(), Turn::Idle);
     });
+}
+
+/// The receiver fetches files, and submits the rest of its call to a ring that is not watched any
+/// more.
+#[test]
+fn files_arrive_while_the_daemon_stops_watching_rings() {
+    on_bus_with_rings(|bus| {
+        let program = Path::new(env!("CARGO_BIN_EXE_peer"));
+        let service =
+            Peer::start_by(program, &bus.device("binder"), &["files", NOBODY], |mut it| {
+                over_rings(&mut it).spawn()
+            });
+        service.expect("ready");
+        let waker = Client::open(bus.device("vndbinder"), &Options::default()).unwrap();
+        let is_ended = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let (memfd, ring) = memory(RING_BYTES, SealFlags::SHRINK);
+                while !is_ended.load(Ordering::Relaxed) {
+                    if ring.page().words.watch() == Watch::Off {
+                        attach(&waker, VERSION, memfd.as_raw_fd(), TOKEN).unwrap();
+                    }
+                    wake(ring.page().words.turn_word());
+                }
+            });
+            let _end = Ends(&is_ended);
+            let client = open(bus);
+            let mut session = binder_client::Session::new(&client);
+            let left = send_pipes(&mut session, 1).unwrap();
+            for count in (1..=3).cycle().take(600) {
+                assert_eq!(send_pipes(&mut session, count).unwrap(), left, "the table grows");
+            }
+        });
+    });
+}
+
+/// Says that the test has ended, also if it fails.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Wakes the daemon, which finds no call.
+fn wake(word: *const AtomicU32) {
+    // SAFETY: the call uses the address as a key only.
+    unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAKE, 1) };
 }
