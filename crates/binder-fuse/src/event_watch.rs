@@ -4,7 +4,7 @@
 //! only when the loop has armed it, so it costs nothing while calls use rings alone.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::thread::JoinHandle;
@@ -99,11 +99,5 @@ impl Shared {
         let _ = self.state.compare_exchange(ARMED, DISARMED, SeqCst, SeqCst);
         self.signal.store(1, SeqCst);
         futex::wake(&self.signal);
-    }
-}
-
-impl AsFd for EventWatch {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.shared.epoll.as_fd()
     }
 }

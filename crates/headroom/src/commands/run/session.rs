@@ -187,8 +187,8 @@ impl Session<'_> {
 
     fn start_daemon(&self, children: &mut Children, mut command: Command) -> anyhow::Result<()> {
         let (ready_reader, ready_writer) = pipe().context("cannot make a pipe")?;
-        command.args(["--mount", BUS, "--socket", SOCKET, "--session", "--stats", "global"]);
-        command.arg("--rings");
+        command.args(["--mount", BUS, "--socket", SOCKET, "--session"]);
+        command.args(["--stats", "global", "--rings"]);
         command.args(["--devices", &self.options.devices.join(",")]);
         command.args(["--ready-fd", &ready_writer.as_raw_fd().to_string()]);
         if self.isolation.users {
