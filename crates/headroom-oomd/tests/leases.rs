@@ -201,11 +201,9 @@ fn preloaded(daemon: &Daemon, uid: Uid, program: &str, arguments: &[&str]) -> Op
         test_support::skip(format_args!("{program} is missing"));
         return None;
     }
-    // A dependency of these tests, so cargo builds the library in the same directory.
-    let built = std::env::current_exe().unwrap().with_file_name(NAME);
     // A directory that any user can access.
     let library = daemon.lease_socket().with_file_name(NAME);
-    std::fs::copy(built, &library).unwrap();
+    std::fs::copy(test_support::programs::library(NAME), &library).unwrap();
     let mut command = std::process::Command::new(program);
     command.args(arguments).env("LD_PRELOAD", library).current_dir("/").uid(uid.0);
     let output = command.env("HEADROOM_LEASE_SOCKET", daemon.lease_socket()).output().unwrap();

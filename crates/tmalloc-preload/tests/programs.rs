@@ -1,12 +1,7 @@
 //! Unmodified programs run with the library preloaded.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
-
-/// Path of the library, as it was built with this test.
-fn library() -> PathBuf {
-    std::env::current_exe().unwrap().with_file_name("libtmalloc_preload.so")
-}
 
 fn run(program: &str, arguments: &[&str], socket: &str) -> Option<Output> {
     let found = ["/bin", "/usr/bin", "/usr/local/bin"].map(|dir| Path::new(dir).join(program));
@@ -15,7 +10,8 @@ fn run(program: &str, arguments: &[&str], socket: &str) -> Option<Output> {
         return None;
     };
     let mut command = Command::new(program);
-    command.args(arguments).env("LD_PRELOAD", library()).env("HEADROOM_LEASE_SOCKET", socket);
+    let library = test_support::programs::library("libtmalloc_preload.so");
+    command.args(arguments).env("LD_PRELOAD", library).env("HEADROOM_LEASE_SOCKET", socket);
     Some(command.output().unwrap())
 }
 

@@ -10,6 +10,15 @@ pub fn memory_hog() -> &'static Path {
     PROGRAM.get_or_init(|| built("test-support", "memory-hog"))
 }
 
+/// A shared library that the package of the running test depends on: cargo builds it beside the
+/// test.
+pub fn library(name: &str) -> PathBuf {
+    let own = std::env::current_exe().expect("the path of this program");
+    let library = own.with_file_name(name);
+    assert!(library.exists(), "{} is missing", library.display());
+    library
+}
+
 /// A program of a package of the workspace, beside the running one. It is built if it is missing:
 /// `cargo test -p` builds only the programs of the tested package.
 pub fn built(package: &str, name: &str) -> PathBuf {

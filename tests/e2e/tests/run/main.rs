@@ -36,11 +36,11 @@ fn calls_of_attached_commands_use_rings() {
         return;
     }
     const NAME: &str = "libbinder_ring_preload.so";
-    // Cargo builds it beside these tests, which depend on it. Any user must be able to read it.
+    // Any user must be able to read it.
     let folder = tempfile::Builder::new().permissions(Permissions::from_mode(0o755)).tempdir();
     let folder = folder.unwrap();
     let library = folder.path().join(NAME);
-    fs::copy(std::env::current_exe().unwrap().with_file_name(NAME), &library).unwrap();
+    fs::copy(test_support::programs::library(NAME), &library).unwrap();
     let peer = program("peer");
     let attach =
         format!("{} binder attach --library {} -- {peer}", program("headroom"), library.display());

@@ -1,7 +1,7 @@
 //! Calls that clients submit by shared memory.
 
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -31,16 +31,9 @@ fn on_bus_with_rings(test: fn(&Bus)) {
     on_this_bus(start(), Mapping::Passthrough, test);
 }
 
-/// The library that carries calls over rings: a dependency of these tests, so cargo has built it
-/// beside them.
-fn library() -> PathBuf {
-    std::env::current_exe().unwrap().with_file_name("libbinder_ring_preload.so")
-}
-
 /// The calls of the program are carried by rings, from the first call of each thread on.
 fn over_rings(command: &mut Command) -> &mut Command {
-    let library = library();
-    assert!(library.exists(), "{} is missing", library.display());
+    let library = test_support::programs::library("libbinder_ring_preload.so");
     command.env("LD_PRELOAD", library).env("BINDER_RING_REQUESTS", "1")
 }
 
