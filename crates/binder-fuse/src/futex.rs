@@ -1,6 +1,8 @@
 //! Waiting for several words that are shared with other processes.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::AtomicU32;
+
+use headroom_linux::clock::monotonic_ns;
 
 /// Maximum number of words of one wait (`FUTEX_WAITV_MAX`).
 pub(crate) const MAX_WORDS: usize = 128;
@@ -53,15 +55,15 @@ impl Words {
 
     /// Waits until a word is woken or has another value.
     pub(crate) fn wait(&self, timeout_ns: u64) -> Waited {
-        let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: `now` is ours; the call reads the words only, and faults for those that do not
+        let end_ns = monotonic_ns() + timeout_ns;
+        let end = libc::timespec {
+            tv_sec: (end_ns / 1_000_000_000) as libc::time_t,
+            tv_nsec: (end_ns % 1_000_000_000) as _,
+        };
+        // SAFETY: the time is ours; the call reads the words only, and faults for those that do not
         // exist any more.
         let waited = unsafe {
-            libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now);
-            let end_ns = now.tv_nsec as u64 + timeout_ns;
-            now.tv_sec += (end_ns / 1_000_000_000) as libc::time_t;
-            now.tv_nsec = (end_ns % 1_000_000_000) as _;
-            let (waiters, end) = (self.waiters.as_ptr(), &raw const now);
+            let (waiters, end) = (self.waiters.as_ptr(), &raw const end);
             libc::syscall(libc::SYS_futex_waitv, waiters, self.count, 0, end, libc::CLOCK_MONOTONIC)
         };
         match std::io::Error::last_os_error().raw_os_error() {
@@ -92,5 +94,4 @@ pub(crate) fn can_wait_for_many() -> bool {
     // The word has another value, so this returns at once.
     Words::new(&word).wait(0) == Waited::Woken
         && std::io::Error::last_os_error().raw_os_error() == Some(libc::EAGAIN)
-        && word.load(Ordering::Relaxed) == 1
 }

@@ -8,6 +8,9 @@ use std::mem::zeroed;
 use std::ptr::null_mut;
 use std::time::Duration;
 
+use rustix::process::Pid;
+use rustix::thread::gettid;
+
 /// Interval of the timer.
 pub(crate) const PERIOD: Duration = Duration::from_millis(5);
 
@@ -57,6 +60,36 @@ impl Drop for InterruptTimer {
     fn drop(&mut self) {
         // SAFETY: our own timer, which is not used after this.
         unsafe { libc::timer_delete(self.0) };
+    }
+}
+
+/// The timer of the thread that runs a loop, which another thread may run later.
+#[derive(Default)]
+pub(crate) struct LoopTimer {
+    timer: Option<(Pid, InterruptTimer)>,
+    interval: Duration,
+}
+
+impl LoopTimer {
+    /// Whether it interrupts the loop.
+    pub(crate) fn runs(&self) -> bool {
+        !self.interval.is_zero()
+    }
+
+    /// Sets the interval of the calling thread's timer; zero stops it.
+    pub(crate) fn set_interval(&mut self, interval: Duration) -> io::Result<()> {
+        let thread = gettid();
+        if self.timer.as_ref().is_none_or(|(owner, _)| *owner != thread) {
+            self.interval = Duration::ZERO;
+            self.timer = Some((thread, InterruptTimer::new()?));
+        }
+        if let Some((_, timer)) = &self.timer
+            && interval != self.interval
+        {
+            timer.set_interval(interval);
+            self.interval = interval;
+        }
+        Ok(())
     }
 }
 

@@ -65,6 +65,7 @@ mod placement;
 mod priority;
 mod rings;
 mod server;
+mod shared_mapping;
 mod sleeping_call;
 mod state;
 mod sync;

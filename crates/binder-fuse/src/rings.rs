@@ -5,8 +5,8 @@
 //! to the ring when the call is completed. No system call touches the client's memory for that.
 
 use std::collections::HashMap;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
@@ -19,11 +19,12 @@ use binder_uapi::BinderWriteRead;
 use keyed_slab::{Key, Slab, key_types};
 use owners::{Owner, Uid};
 use rustix::fs::{AtFlags, Mode, OFlags, SealFlags, StatxFlags};
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::mm::MapFlags;
 
 use crate::files::ClientFile;
 use crate::futex::{self, Waited};
 use crate::host::OpenKey;
+use crate::shared_mapping::SharedMapping;
 
 key_types! {
     /// A ring.
@@ -60,7 +61,7 @@ pub(crate) enum Refusal {
     #[error("too many rings")]
     TooMany,
     #[error(transparent)]
-    System(#[from] rustix::io::Errno),
+    System(#[from] io::Error),
 }
 
 impl Refusal {
@@ -75,10 +76,7 @@ impl Refusal {
 }
 
 /// Our mapping of a ring.
-struct RingMemory(NonNull<Page>);
-
-// SAFETY: the mapping belongs to the value, and a page consists of atomic words.
-unsafe impl Send for RingMemory {}
+struct RingMemory(SharedMapping);
 
 impl RingMemory {
     fn map(file: impl AsFd) -> Result<Self, Refusal> {
@@ -92,26 +90,13 @@ impl RingMemory {
         if !is_sealed || !is_tmpfs || stat.st_size != RING_BYTES as i64 {
             return Err(Refusal::Memory);
         }
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        let flags = MapFlags::SHARED | MapFlags::POPULATE;
-        // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
-        // The file is sealed against shrinking, so an access within its length never faults.
-        let address =
-            unsafe { mmap(std::ptr::null_mut(), size_of::<Page>(), protection, flags, file, 0) }?;
-        NonNull::new(address.cast()).map(Self).ok_or(Refusal::Memory)
+        Ok(Self(SharedMapping::new(file, size_of::<Page>(), MapFlags::POPULATE)?))
     }
 
     fn page(&self) -> &Page {
         // SAFETY: the mapping is as large as a page of the ring and lives as long as `self`. All
         // bytes of it are atomic words, which the client may change at any time.
-        unsafe { self.0.as_ref() }
-    }
-}
-
-impl Drop for RingMemory {
-    fn drop(&mut self) {
-        // SAFETY: the mapping is ours, of this length, and no reference to it is left.
-        let _ = unsafe { munmap(self.0.as_ptr().cast(), size_of::<Page>()) };
+        unsafe { self.0.start().cast().as_ref() }
     }
 }
 
@@ -212,7 +197,7 @@ impl Rings {
         }
         let path = format!("/proc/{}", caller.tid);
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let thread = rustix::fs::open(path, flags, Mode::empty())?;
+        let thread = rustix::fs::open(path, flags, Mode::empty()).map_err(io::Error::from)?;
         self.end(caller.tid);
         let ring = self.rings.insert(Ring {
             memory,

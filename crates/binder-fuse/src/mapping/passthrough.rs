@@ -2,16 +2,16 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::ptr::NonNull;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use headroom_linux::kept_fd::KeptFd;
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, memfd_create};
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::mm::MapFlags;
 
 use super::{Backing, SavedBacking, checked_range};
 use crate::channel::Channel;
+use crate::shared_mapping::SharedMapping;
 use crate::tree::DEVICE_SIZE;
 use crate::wire::types::{FOPEN_DIRECT_IO, FOPEN_PASSTHROUGH};
 
@@ -21,34 +21,7 @@ pub(crate) struct Passthrough {
     memfd: File,
     backing_id: i32,
     /// Created at the first store: an open that never receives uses no address space.
-    view: Option<View>,
-}
-
-/// Our own writable mapping of the memfd.
-struct View(NonNull<u8>);
-
-// SAFETY: the pointer is to a mapping that the `View` owns alone, and only `&mut` methods go
-// through it.
-unsafe impl Send for View {}
-
-impl View {
-    fn new(memfd: &File) -> io::Result<Self> {
-        let len = DEVICE_SIZE as usize;
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
-        // The file is sealed against shrinking, so an access within its length never faults.
-        let address = unsafe {
-            mmap(std::ptr::null_mut(), len, protection, MapFlags::SHARED, memfd.as_fd(), 0)
-        }?;
-        NonNull::new(address.cast()).map(Self).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
-    }
-}
-
-impl Drop for View {
-    fn drop(&mut self) {
-        // SAFETY: the mapping is ours, of this length, and no reference to it is left.
-        let _ = unsafe { munmap(self.0.as_ptr().cast(), DEVICE_SIZE as usize) };
-    }
+    view: Option<SharedMapping>,
 }
 
 impl Passthrough {
@@ -71,10 +44,11 @@ impl Passthrough {
     }
 
     fn view(&mut self) -> io::Result<*mut u8> {
-        if self.view.is_none() {
-            self.view = Some(View::new(&self.memfd)?);
-        }
-        self.view.as_ref().map(|view| view.0.as_ptr()).ok_or(io::ErrorKind::OutOfMemory.into())
+        let view = match self.view.take() {
+            Some(view) => view,
+            None => SharedMapping::new(&self.memfd, DEVICE_SIZE as usize, MapFlags::empty())?,
+        };
+        Ok(self.view.insert(view).start().as_ptr())
     }
 }
 

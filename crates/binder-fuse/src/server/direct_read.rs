@@ -7,13 +7,10 @@
 
 use std::time::Duration;
 
-use rustix::process::Pid;
-use rustix::thread::gettid;
-
 use super::Server;
 use crate::channel::{Blocking, Incoming};
 use crate::error::Error;
-use crate::interrupt_timer::InterruptTimer;
+use crate::interrupt_timer::LoopTimer;
 
 /// Interval of the interruptions: bounds how long other events wait if no request arrives. Each one
 /// costs 5 to 10 us of the chain's CPU time.
@@ -24,8 +21,7 @@ const MAX_READS: u32 = 16;
 /// See the module's documentation.
 #[derive(Default)]
 pub(super) struct DirectRead {
-    /// Belongs to the thread with this id; another one may run the event loop by now.
-    timer: Option<(Pid, InterruptTimer)>,
+    timer: LoopTimer,
     state: State,
     /// A timer could not be created.
     is_unavailable: bool,
@@ -65,16 +61,6 @@ impl DirectRead {
             *reads += 1;
         }
     }
-
-    /// The timer of this thread.
-    fn timer(&mut self) -> Option<&InterruptTimer> {
-        let thread = gettid();
-        if self.timer.as_ref().is_none_or(|(owner, _)| *owner != thread) {
-            self.timer = InterruptTimer::new().ok().map(|timer| (thread, timer));
-            self.is_unavailable = self.timer.is_none();
-        }
-        self.timer.as_ref().map(|(_, timer)| timer)
-    }
 }
 
 impl Server {
@@ -94,11 +80,12 @@ impl Server {
         if !may_begin || !self.chain.is_chain() || self.fd_deliveries.awaits_outcome() {
             return;
         }
-        let Some(timer) = self.direct_read.timer() else { return };
-        if self.channel.set_blocking(Blocking::Yes).is_err() {
+        let DirectRead { timer, is_unavailable, .. } = &mut self.direct_read;
+        *is_unavailable = timer.set_interval(INTERVAL).is_err()
+            || self.channel.set_blocking(Blocking::Yes).is_err();
+        if *is_unavailable {
             return;
         }
-        timer.set_interval(INTERVAL);
         self.direct_read.state = State::On { reads: 0 };
         // If the page server begins after this check, it makes the connection non-blocking.
         if self.pages.is_reading() {
@@ -111,9 +98,8 @@ impl Server {
             return;
         }
         self.direct_read.state = State::Off;
-        if let Some((_, timer)) = &self.direct_read.timer {
-            timer.set_interval(Duration::ZERO);
-        }
+        // Cannot fail: this thread has its timer.
+        let _ = self.direct_read.timer.set_interval(Duration::ZERO);
         // Cannot fail: the descriptor is open.
         let _ = self.channel.set_blocking(Blocking::No);
     }

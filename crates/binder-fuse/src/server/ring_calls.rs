@@ -15,8 +15,6 @@ use binder_ring::call::{MAX_FILES, Outcome};
 use binder_ring::{Attach, RING_ATTACH, RING_FILES, RING_INTERRUPT, VERSION};
 use binder_uapi::BinderWriteRead;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
-use rustix::process::Pid;
-use rustix::thread::gettid;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::request_queue::Slice;
@@ -25,7 +23,7 @@ use crate::error::Error;
 use crate::event_watch::EventWatch;
 use crate::futex::Waited;
 use crate::host::OpenKey;
-use crate::interrupt_timer::InterruptTimer;
+use crate::interrupt_timer::LoopTimer;
 use crate::rings::{self, NewRing, RingCall, RingKey, RingResult};
 use crate::{coarse_clock, pid_view};
 
@@ -51,9 +49,8 @@ pub(super) struct RingCalls {
     wakes: u32,
     /// Time when idle rings were released, nanoseconds.
     released_ns: u64,
-    /// Interrupts the wait of the thread with this id; another one may run the event loop by now.
-    timer: Option<(Pid, InterruptTimer)>,
-    interval: Interval,
+    /// Interrupts the wait.
+    timer: LoopTimer,
 }
 
 /// When a call that was taken is started.
@@ -63,36 +60,11 @@ enum Start {
     InTurn,
 }
 
-/// State of the timer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Interval {
-    #[default]
-    Off,
-    /// It runs.
-    Runs,
-}
-
-impl RingCalls {
-    fn set_interval(&mut self, interval: Interval) {
-        let thread = gettid();
-        if self.timer.as_ref().is_none_or(|(owner, _)| *owner != thread) {
-            self.timer = InterruptTimer::new().ok().map(|timer| (thread, timer));
-            self.interval = Interval::Off;
-        }
-        if let Some((_, timer)) = &self.timer
-            && interval != self.interval
-        {
-            self.interval = interval;
-            timer.set_interval(if interval == Interval::Runs { HOLD } else { Duration::ZERO });
-        }
-    }
-}
-
 impl Server {
     /// Stops the timer once no ring is watched.
     pub(super) fn limit_ring_timer(&mut self) {
-        if self.ring_calls.interval == Interval::Runs && !self.host.rings.is_watching() {
-            self.ring_calls.set_interval(Interval::Off);
+        if self.ring_calls.timer.runs() && !self.host.rings.is_watching() {
+            let _ = self.ring_calls.timer.set_interval(Duration::ZERO);
         }
     }
 
@@ -290,7 +262,8 @@ impl Server {
         {
             watch.arm();
             if self.driver.held_reads() == HeldReads::Some {
-                self.ring_calls.set_interval(Interval::Runs);
+                // Without a timer, they are held until the wait's timeout.
+                let _ = self.ring_calls.timer.set_interval(HOLD);
             }
             let Some(watch) = &self.ring_calls.watch else { return Ok(()) };
             match self.host.rings.sleep(watch.signal(), WAIT_NS) {
@@ -314,7 +287,7 @@ impl Server {
     fn end_ring_interval(&mut self) {
         self.end_hold_interval();
         if self.driver.held_reads() == HeldReads::None {
-            self.ring_calls.set_interval(Interval::Off);
+            let _ = self.ring_calls.timer.set_interval(Duration::ZERO);
         }
     }
 
