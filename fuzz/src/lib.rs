@@ -8,6 +8,7 @@
 //! * [`requests`](wire::requests): requests read from `/dev/fuse`;
 //! * [`state`](state::read): the state of the driver, which `execve` carries over an upgrade;
 //! * [`server_state`](server_state::read): the same of a whole daemon, with the server's part;
+//! * [`ring`]: both sides of a ring, and hostile changes of its memory;
 //! * [`streams`](wire::streams): `BC_` and `BR_` streams, parsed and written again.
 //!
 //! The crate in `libfuzzer/` runs them with coverage; `tests/corpus.rs` runs them on any toolchain
@@ -22,16 +23,19 @@ pub mod server_state;
 pub mod state;
 pub mod wire;
 
+pub use binder_ring::fuzzing::run as ring;
+
 /// A target.
 pub type Target = fn(&[u8]);
 
 /// All targets, by name.
-pub const TARGETS: [(&str, Target); 7] = [
+pub const TARGETS: [(&str, Target); 8] = [
     ("commands", driver::commands),
     ("objects", driver::objects),
     ("device", wire::device),
     ("requests", wire::requests),
     ("state", state::read),
     ("server_state", server_state::read),
+    ("ring", ring),
     ("streams", wire::streams),
 ];

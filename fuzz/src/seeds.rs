@@ -184,6 +184,31 @@ fn for_requests() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
+fn for_ring() -> Vec<(&'static str, Vec<u8>)> {
+    let step = |what: u8, bytes: &[u8]| [&[what, bytes.len() as u8][..], bytes].concat();
+    let call = [
+        step(3, &[1]),
+        step(1, b"commands of a call and its parcel"),
+        step(4, &[0, 0, 16]),
+        step(5, b"returns of a call"),
+        step(6, &[]),
+    ];
+    let withdrawn = [step(3, &[2]), step(1, b"a call"), step(2, &[]), step(4, &[]), step(6, &[])];
+    // The lengths of the parcel and its offsets, and the numbers of files, after the argument.
+    let lengths = [7_u8, 9, 10].map(|word| step(0, &[1, word, 0, 255, 255, 255, 255]));
+    let hostile = [
+        step(3, &[1]),
+        step(1, b"a call of a hostile client"),
+        lengths.concat(),
+        step(0, &[0, 0, 0, 1, 0, 0, 0, 1]),
+        step(4, b"where"),
+        step(5, &[2, 3, 4]),
+        step(0, &[1, 7, 0, 255, 255, 255, 255]),
+        step(6, &[]),
+    ];
+    vec![("call", call.concat()), ("withdrawn", withdrawn.concat()), ("hostile", hostile.concat())]
+}
+
 fn for_streams() -> Vec<(&'static str, Vec<u8>)> {
     let mut returns = Vec::new();
     for value in [Return::Noop, Return::DeadBinder(4), Return::Reply(Default::default())] {
@@ -215,6 +240,7 @@ pub fn of(target: &str) -> Vec<(&'static str, Vec<u8>)> {
         "requests" => for_requests(),
         "state" => for_state(),
         "server_state" => for_server_state(),
+        "ring" => for_ring(),
         "streams" => for_streams(),
         _ => Vec::new(),
     }

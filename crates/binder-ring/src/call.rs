@@ -105,6 +105,11 @@ impl Default for TakenCall {
 }
 
 impl TakenCall {
+    /// Number of bytes that were submitted with the call.
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// The bytes at an address of the client, if the client has submitted them with the call.
     pub fn bytes(&self, address: u64, len: usize) -> Option<&[u8]> {
         let mut start = 0;
@@ -320,7 +325,7 @@ mod tests {
             page.head.write(0, head.as_bytes());
             let mut call = TakenCall::default();
             page.read_call(&mut call);
-            prop_assert!(call.bytes.len() <= STREAM_BYTES + PARCEL_BYTES);
+            prop_assert!(call.len() <= STREAM_BYTES + PARCEL_BYTES);
             prop_assert!(call.arrived.numbers().len() <= MAX_FILES);
             let bytes = call.bytes(address, len);
             prop_assert!(bytes.is_none_or(|bytes| bytes.len() == len));

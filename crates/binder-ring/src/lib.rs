@@ -16,6 +16,8 @@
 
 mod atomics;
 pub mod call;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod page;
 pub mod turn;
 

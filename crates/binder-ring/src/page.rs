@@ -35,7 +35,6 @@ const _: () = assert!(size_of::<Page>() <= RING_BYTES);
 
 impl Page {
     /// A new page.
-    #[cfg(test)]
     pub(crate) fn new() -> Self {
         Self {
             words: Words::new(),
@@ -60,10 +59,9 @@ impl Page {
 
 /// Bytes in words.
 #[repr(transparent)]
-pub(crate) struct Area<const WORDS: usize>([AtomicU64; WORDS]);
+pub(crate) struct Area<const WORDS: usize>(pub(crate) [AtomicU64; WORDS]);
 
 impl<const WORDS: usize> Area<WORDS> {
-    #[cfg(test)]
     fn new() -> Self {
         Self([const { AtomicU64::new(0) }; WORDS])
     }

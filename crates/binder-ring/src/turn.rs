@@ -79,9 +79,14 @@ impl Watch {
 
 impl Words {
     /// The words of a new ring.
-    #[cfg(test)]
     pub(crate) fn new() -> Self {
         Self { turn: AtomicU32::new(0), watch: AtomicU32::new(0) }
+    }
+
+    /// Sets both words to anything, as a hostile side may.
+    pub(crate) fn set_raw(&self, turn: u32, watch: u32) {
+        self.turn.store(turn, Ordering::Relaxed);
+        self.watch.store(watch, Ordering::Relaxed);
     }
 
     /// The futex word of the turn, for the system call.
