@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use e2e::{Bus, BusError, Mapping};
 
-use crate::affinity;
+use crate::{affinity, rings};
 
 /// Options that all benchmarks of binder devices share.
 #[derive(Args, Debug)]
@@ -27,6 +27,10 @@ pub struct DeviceArguments {
     /// Only this kind of mapping: passthrough or notify-store.
     #[arg(long, requires = "headroom", value_parser = ["passthrough", "notify-store"])]
     pub mapping: Option<String>,
+    /// Measure calls over rings too: on one more private daemon for each kind of mapping, and on
+    /// --device if its daemon accepts rings.
+    #[arg(long)]
+    pub ring: bool,
 }
 
 /// A device to measure.
@@ -58,6 +62,11 @@ pub fn path_text(path: &Path) -> Result<&str> {
 }
 
 impl DeviceArguments {
+    /// Starts the program again if its calls are to go over rings, before it starts others.
+    pub fn prepare(&self) -> Result<()> {
+        if self.ring { rings::preload(rings::Accepting::Chosen) } else { Ok(()) }
+    }
+
     /// Starts the private daemons and lists all devices. If `core` is given, these daemons and the
     /// one that serves --device are bound to it.
     pub fn open(&self, core: Option<usize>) -> Result<Vec<Device>> {
@@ -76,40 +85,48 @@ impl DeviceArguments {
             devices.push(Device { name, path, daemon: self.daemon_pid, bus: None });
         }
         if self.headroom {
-            devices.extend(private_devices(core, self.mapping.as_deref())?);
+            devices.extend(self.private_devices(core)?);
         }
         anyhow::ensure!(!devices.is_empty(), "nothing is left to measure");
         Ok(devices)
     }
-}
 
-fn private_devices(core: Option<usize>, only: Option<&str>) -> Result<Vec<Device>> {
-    let modes = [
-        ("headroom passthrough", Mapping::Passthrough),
-        ("headroom notify-store", Mapping::NotifyStore),
-    ];
-    let mut devices = Vec::new();
-    let wanted = |name: &str| only.is_none_or(|only| name.ends_with(only));
-    for (name, mapping) in modes.into_iter().filter(|(name, _)| wanted(name)) {
-        let bus = match Bus::start(mapping) {
-            Ok(bus) => bus,
-            Err(BusError::Unavailable(reason)) => {
-                eprintln!("{name}: skipped: {reason}");
-                continue;
+    fn private_devices(&self, core: Option<usize>) -> Result<Vec<Device>> {
+        let mappings =
+            [("passthrough", Mapping::Passthrough), ("notify-store", Mapping::NotifyStore)];
+        let wanted = |mapping: &str| self.mapping.as_deref().is_none_or(|only| mapping == only);
+        let mut devices = Vec::new();
+        for (mapping_name, mapping) in mappings.into_iter().filter(|(name, _)| wanted(name)) {
+            for over_rings in [false, true].into_iter().take(1 + usize::from(self.ring)) {
+                let by = if over_rings { ", rings" } else { "" };
+                let name = format!("headroom {mapping_name}{by}");
+                let bus = Bus::start_with(mapping, |command| {
+                    if over_rings {
+                        command.arg("--rings");
+                    }
+                    command.env_remove("LD_PRELOAD");
+                });
+                let bus = match bus {
+                    Ok(bus) => bus,
+                    Err(BusError::Unavailable(reason)) => {
+                        eprintln!("{name}: skipped: {reason}");
+                        continue;
+                    }
+                    Err(fault) => anyhow::bail!("{name}: {fault}"),
+                };
+                if let Some(core) = core {
+                    affinity::pin_process(bus.pid(), core).with_context(|| name.clone())?;
+                }
+                devices.push(Device {
+                    name,
+                    path: bus.device("binder"),
+                    daemon: Some(bus.pid()),
+                    bus: Some(bus),
+                });
             }
-            Err(fault) => anyhow::bail!("{name}: {fault}"),
-        };
-        if let Some(core) = core {
-            affinity::pin_process(bus.pid(), core).with_context(|| name.to_owned())?;
         }
-        devices.push(Device {
-            name: name.to_owned(),
-            path: bus.device("binder"),
-            daemon: Some(bus.pid()),
-            bus: Some(bus),
-        });
+        Ok(devices)
     }
-    Ok(devices)
 }
 
 /// Stops the private daemons, after their clients have exited.

@@ -55,6 +55,7 @@ pub mod reclaim_steps;
 pub mod report;
 pub mod requesters;
 pub mod results;
+pub mod rings;
 pub mod scan_every_event;
 pub mod server;
 pub mod shrink;

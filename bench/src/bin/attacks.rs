@@ -10,6 +10,7 @@ use bench::machine::process_cpu_ns;
 use bench::measure::percentile;
 use bench::progress::Progress;
 use bench::results::{Key, Measurement, Value};
+use bench::rings;
 use bench::statistics::estimate;
 use binder_client::{Client, Options, Payload, Session};
 use clap::Parser;
@@ -39,6 +40,9 @@ struct Arguments {
     /// Passthrough, notify-store or auto
     #[arg(long, default_value = "passthrough")]
     mapping: Mapping,
+    /// All calls go over rings, the attackers' too
+    #[arg(long)]
+    ring: bool,
 }
 
 /// Attacks that run at the same time.
@@ -76,6 +80,9 @@ impl Sample {
 
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
+    if arguments.ring {
+        rings::preload(rings::Accepting::All)?;
+    }
     let peer = std::env::current_exe()?.with_file_name("peer");
     ensure!(peer.exists(), "{}: build it with `cargo build --release -p e2e`", peer.display());
     let cases = cases();

@@ -10,6 +10,7 @@ use bench::peer::{self, Peer};
 use bench::pingpong;
 use bench::progress::Progress;
 use bench::results::{Key, Measurement, Value};
+use bench::rings;
 use bench::statistics::estimate;
 use bench::stressor::{self, Stressor};
 use binder_client::{Client, Options, Payload, Session};
@@ -56,6 +57,9 @@ struct Arguments {
     /// other programs
     #[arg(long, conflicts_with = "quick")]
     pressure: bool,
+    /// All calls go over rings
+    #[arg(long)]
+    ring: bool,
 }
 
 fn main() -> Result<()> {
@@ -68,6 +72,9 @@ fn main() -> Result<()> {
     let mut arguments = Arguments::parse();
     if arguments.quick {
         (arguments.opens, arguments.clients, arguments.rounds) = (100, 20, 2);
+    }
+    if arguments.ring {
+        rings::preload(rings::Accepting::All)?;
     }
     raise_file_limit();
     let modes = [

@@ -74,6 +74,7 @@ fn main() -> Result<()> {
 }
 
 fn run(arguments: &Arguments) -> Result<()> {
+    arguments.devices.prepare()?;
     let wanted: Result<Vec<Class>> =
         arguments.classes.iter().map(|name| Class::parse(name)).collect();
     let devices = arguments.devices.open(None)?;

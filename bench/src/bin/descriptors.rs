@@ -5,13 +5,14 @@ use anyhow::{Context, Result};
 use bench::measure::Summary;
 use bench::passing::{self, MAX_DESCRIPTORS, Pair};
 use bench::results::{Key, Measurement, Value};
-use bench::{affinity, peer, report};
+use bench::{affinity, peer, report, rings};
 use clap::Parser;
 use e2e::{Bus, BusError, Mapping};
 
 const SOCKET: &str = "seqpacket, SCM_RIGHTS";
 const PTRACE: &str = "headroom, ptrace";
 const SECCOMP: &str = "headroom, seccomp";
+const RING: &str = "headroom, ring";
 
 /// Times calls with and without file descriptors, installed by ptrace and by seccomp, beside a Unix
 /// socket.
@@ -26,6 +27,9 @@ struct Arguments {
     /// Descriptors per call; 0 is always measured.
     #[arg(long, value_delimiter = ',', default_value = "1,8")]
     descriptors: Vec<usize>,
+    /// Measure a daemon that accepts rings too: its receivers fetch the files over a socket.
+    #[arg(long)]
+    ring: bool,
     /// Turns of each subject.
     #[arg(long, default_value_t = 20)]
     blocks: usize,
@@ -65,6 +69,9 @@ fn over(name: &str, bus: &Bus) -> Result<Pair> {
 }
 
 fn run(arguments: &Arguments) -> Result<()> {
+    if arguments.ring {
+        rings::preload(rings::Accepting::Chosen)?;
+    }
     let largest = arguments.descriptors.iter().copied().max().unwrap_or(0);
     anyhow::ensure!(largest <= MAX_DESCRIPTORS, "--descriptors: at most {MAX_DESCRIPTORS}");
     let core = (!arguments.free).then_some(arguments.cpu);
@@ -74,8 +81,14 @@ fn run(arguments: &Arguments) -> Result<()> {
     }
     let ptrace = started(Bus::start(Mapping::Auto), core)?;
     let seccomp = started(Bus::start_with_filters(Mapping::Auto), core)?;
+    let ring = arguments.ring.then(|| {
+        Bus::start_with(Mapping::Auto, |command| {
+            command.arg("--rings").env_remove("LD_PRELOAD");
+        })
+    });
+    let ring = ring.map_or(Ok(None), |bus| started(bus, core))?;
     let mut pairs = vec![Pair::over_socket(SOCKET)?];
-    for (name, bus) in [(PTRACE, &ptrace), (SECCOMP, &seccomp)] {
+    for (name, bus) in [(PTRACE, &ptrace), (SECCOMP, &seccomp), (RING, &ring)] {
         pairs.extend(bus.as_ref().map(|bus| over(name, bus)).transpose()?);
     }
     let plain = measure(&mut pairs, 0, arguments)?;
@@ -97,7 +110,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         }
     }
     drop(pairs);
-    for bus in [ptrace, seccomp].into_iter().flatten() {
+    for bus in [ptrace, seccomp, ring].into_iter().flatten() {
         bus.stop().map_err(anyhow::Error::msg)?;
     }
     Ok(())

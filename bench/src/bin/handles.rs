@@ -62,6 +62,7 @@ fn main() -> Result<()> {
 type Samples = Vec<Vec<Vec<u64>>>;
 
 fn run(arguments: &Arguments) -> Result<()> {
+    arguments.devices.prepare()?;
     let ranges = ranges(arguments.up_to, arguments.range);
     affinity::pin(arguments.cpu)?;
     if !affinity::be_eager() {

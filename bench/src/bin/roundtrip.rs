@@ -46,6 +46,7 @@ fn main() -> Result<()> {
 }
 
 fn run(arguments: &Arguments) -> Result<()> {
+    arguments.devices.prepare()?;
     for size in &arguments.sizes {
         anyhow::ensure!(*size <= MAX_MESSAGE, "--sizes: {size} is above {MAX_MESSAGE}");
     }

@@ -67,6 +67,7 @@ fn main() -> Result<()> {
 }
 
 fn run(arguments: &Arguments) -> Result<()> {
+    arguments.devices.prepare()?;
     let sizes: Vec<usize> = (2..=16).map(|power| 1 << power).collect();
     // Before this thread is pinned: the stressor must be free to run on other cores.
     let mut stressor = start_stressor(arguments)?;

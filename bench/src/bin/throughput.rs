@@ -78,6 +78,7 @@ impl Handlers {
 }
 
 fn run(arguments: &Arguments) -> Result<()> {
+    arguments.devices.prepare()?;
     if !affinity::be_eager() {
         eprintln!("not allowed to raise the priority: other work on the machine will disturb");
     }
