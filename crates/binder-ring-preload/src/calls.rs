@@ -124,12 +124,10 @@ impl Drop for Fetched {
     }
 }
 
+/// Closes descriptors that the daemon has passed to us: the program does not know them, or has
+/// freed the buffer that contains them.
 fn close_all(numbers: &[u32]) {
-    for &number in numbers {
-        // SAFETY: the daemon has passed this descriptor to us; the program does not know it, or has
-        // freed the buffer that contains it.
-        system::keep_errno(|| unsafe { libc::close(number as c_int) });
-    }
+    numbers.iter().for_each(|&number| system::close(number as c_int));
 }
 
 /// `None`: the call is to be made by a system call, with the argument as it is now.
@@ -307,10 +305,7 @@ fn fetch_files(fd: c_int) -> Option<Fetched> {
         // SAFETY: the argument is ours.
         let sent = unsafe { system::ioctl(fd, RING_FILES, &raw const socket as usize) };
         let fetched = sent.ok().and_then(|_| receive(sockets[0]));
-        for socket in sockets {
-            // SAFETY: the descriptor is ours.
-            unsafe { libc::close(socket) };
-        }
+        sockets.into_iter().for_each(system::close);
         let mut fetched = fetched?;
         for number in &mut fetched.numbers[..fetched.count] {
             *number = lowest(*number);

@@ -7,12 +7,14 @@
 //! * [`calls`]: a call, from its submission to its result;
 //! * [`threads`]: the rings of the threads, empty in a forked child;
 //! * [`own_memory`]: memory of the program, which may be missing;
+//! * [`receive_buffer`]: the receive buffer, which children do not inherit;
 //! * [`system`]: system calls.
 //!
 //! Nothing here allocates or locks, as a signal handler may call `ioctl`.
 
 mod calls;
 mod own_memory;
+mod receive_buffer;
 mod system;
 mod threads;
 

@@ -36,8 +36,23 @@ pub(crate) fn thread_id() -> u32 {
     unsafe { libc::syscall(libc::SYS_gettid) as u32 }
 }
 
-/// The inode of a descriptor, as the kernel knows it: the file's filesystem is not asked.
-pub(crate) fn inode(fd: c_int) -> Option<u64> {
+/// A file: its device and its inode.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct FileId {
+    pub(crate) major: u64,
+    pub(crate) minor: u64,
+    pub(crate) inode: u64,
+}
+
+impl FileId {
+    /// One number. Inodes of different mounts are told apart by their devices.
+    pub(crate) fn number(self) -> u64 {
+        self.inode ^ (self.minor << 40)
+    }
+}
+
+/// The file of a descriptor, as the kernel knows it: the file's filesystem is not asked.
+pub(crate) fn file(fd: c_int) -> Option<FileId> {
     let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
     let mut found = std::mem::MaybeUninit::<libc::statx>::zeroed();
     let (path, into) = (c"".as_ptr(), found.as_mut_ptr());
@@ -46,8 +61,35 @@ pub(crate) fn inode(fd: c_int) -> Option<u64> {
     checked(call).ok()?;
     // SAFETY: zero is a valid value of each field, and the kernel has filled it.
     let found = unsafe { found.assume_init() };
-    // Node numbers of different mounts are told apart by their devices.
-    Some(found.stx_ino ^ (u64::from(found.stx_dev_minor) << 40))
+    let (major, minor) = (found.stx_dev_major.into(), found.stx_dev_minor.into());
+    Some(FileId { major, minor, inode: found.stx_ino })
+}
+
+/// Opens the list of our memory areas. It is closed by [`close`].
+pub(crate) fn open_own_maps() -> Option<c_int> {
+    let flags = libc::O_RDONLY | libc::O_CLOEXEC;
+    // SAFETY: the path is a constant.
+    keep_errno(|| Some(unsafe { libc::open(c"/proc/self/maps".as_ptr(), flags) }))
+        .filter(|&fd| fd >= 0)
+}
+
+/// Number of bytes that were read; 0 at the end, and if the file cannot be read.
+pub(crate) fn read(fd: c_int, into: &mut [u8]) -> usize {
+    // SAFETY: the buffer is ours.
+    let count = keep_errno(|| unsafe { libc::read(fd, into.as_mut_ptr().cast(), into.len()) });
+    usize::try_from(count).unwrap_or(0)
+}
+
+/// Closes a descriptor that the program does not know.
+pub(crate) fn close(fd: c_int) {
+    // SAFETY: nobody else uses it.
+    keep_errno(|| unsafe { libc::close(fd) });
+}
+
+/// Excludes memory from children of `fork`.
+pub(crate) fn keep_from_children(address: u64, len: u64) {
+    // SAFETY: the advice changes nothing for this process.
+    keep_errno(|| unsafe { libc::madvise(address as *mut _, len as usize, libc::MADV_DONTFORK) });
 }
 
 /// Whether a byte can be read. It is given as a signal set to a call that refuses everything else.

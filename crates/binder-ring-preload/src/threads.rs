@@ -13,7 +13,8 @@ use binder_ring::turn::Watch;
 use binder_ring::{Attach, RING_ATTACH, RING_BYTES, VERSION};
 
 use crate::own_memory::KnownMemory;
-use crate::system;
+use crate::receive_buffer;
+use crate::system::{self, FileId};
 
 /// Number of entries, and how many of them are searched for a thread.
 const ENTRIES: usize = 1024;
@@ -132,7 +133,7 @@ impl Entry {
 
     /// Whether the descriptor still is the one that the ring is for.
     pub(crate) fn is_for(&self, fd: c_int) -> bool {
-        system::inode(fd) == Some(self.inode.load(Relaxed))
+        system::file(fd).map(FileId::number) == Some(self.inode.load(Relaxed))
     }
 
     /// Removes the thread's ring; it begins again with requests.
@@ -160,21 +161,22 @@ impl Entry {
     }
 
     fn attach(&self, fd: c_int) {
-        let Some(inode) = system::inode(fd) else { return };
+        let Some(file) = system::file(fd) else { return };
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
         // SAFETY: the name is a constant.
         let memfd = unsafe { libc::memfd_create(c"binder-ring".as_ptr(), flags) };
         if memfd < 0 {
             return;
         }
-        if let Some(page) = self.prepare(memfd)
-            && !self.share(fd, memfd, page)
-        {
-            unmap(page.as_ptr().cast(), RING_BYTES);
+        if let Some(page) = self.prepare(memfd) {
+            if self.share(fd, memfd, page) {
+                receive_buffer::keep_from_children(fd);
+            } else {
+                unmap(page.as_ptr().cast(), RING_BYTES);
+            }
         }
-        // SAFETY: the descriptor is ours.
-        unsafe { libc::close(memfd) };
-        self.inode.store(inode, Relaxed);
+        system::close(memfd);
+        self.inode.store(file.number(), Relaxed);
     }
 
     /// Sizes, seals and maps the memory.

@@ -1,7 +1,7 @@
 //! Calls that clients submit by shared memory.
 
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -21,6 +21,8 @@ use crate::files::{NOBODY, send_pipes};
 use crate::on_this_bus;
 use crate::support::{expect_echo, manager, open};
 
+const LIBRARY: &str = "libbinder_ring_preload.so";
+
 /// Runs a test on a bus that accepts rings.
 fn on_bus_with_rings(test: fn(&Bus)) {
     let start = || {
@@ -33,7 +35,7 @@ fn on_bus_with_rings(test: fn(&Bus)) {
 
 /// The calls of the program are carried by rings, from the first call of each thread on.
 fn over_rings(command: &mut Command) -> &mut Command {
-    let library = test_support::programs::library("libbinder_ring_preload.so");
+    let library = test_support::programs::library(LIBRARY);
     command.env("LD_PRELOAD", library).env("BINDER_RING_REQUESTS", "1")
 }
 
@@ -264,6 +266,70 @@ fn files_arrive_while_the_daemon_stops_watching_rings() {
                 assert_eq!(send_pipes(&mut session, count).unwrap(), left, "the table grows");
             }
         });
+    });
+}
+
+/// The client in C, built with these flags in the folder.
+fn hazards(folder: &Path, flags: &[&str]) -> PathBuf {
+    let program = folder.join("ring_hazards");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/suite/ring_hazards.c");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-Wall", "-Wextra", "-Werror", "-O1", "-g", "-pthread", "-o"]).arg(&program);
+    let built = compiler.arg(source).args(flags).arg("-ldl").output().unwrap();
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    program
+}
+
+fn expect_success(command: &mut Command) {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}: {output:?}");
+}
+
+#[test]
+fn programs_that_do_unusual_things_are_served() {
+    on_bus_with_rings(|bus| {
+        let folder = tempfile::tempdir().unwrap();
+        let program = hazards(folder.path(), &[]);
+        let _manager = manager(bus);
+        let other = bus.device("hwbinder");
+        for action in ["plain", "descriptors", "reopened", "vfork", "fork", "clone", "cancelled"] {
+            let mut command = Command::new(&program);
+            command.arg(bus.device("binder")).arg(action).arg(&other);
+            expect_success(over_rings(&mut command));
+        }
+        // The library stays when the program unloads it.
+        let library = test_support::programs::library(LIBRARY);
+        let mut command = Command::new(&program);
+        command.arg(bus.device("binder")).arg("unloaded").arg(library);
+        expect_success(command.env("BINDER_RING_REQUESTS", "1"));
+    });
+}
+
+#[test]
+fn other_preloaded_libraries_and_sanitizers_do_not_disturb() {
+    on_bus_with_rings(|bus| {
+        let runtime = |name: &str| {
+            let found =
+                Command::new("cc").arg(format!("-print-file-name={name}")).output().unwrap();
+            String::from_utf8(found.stdout).unwrap().trim().to_owned()
+        };
+        let tmalloc = test_support::programs::library("libtmalloc_preload.so");
+        let cases = [
+            ("-fsanitize=address,undefined", runtime("libasan.so")),
+            ("-fsanitize=thread", runtime("libtsan.so")),
+            ("-O2", tmalloc.display().to_string()),
+        ];
+        let _manager = manager(bus);
+        for (flag, library) in &cases {
+            let folder = tempfile::tempdir().unwrap();
+            let program = hazards(folder.path(), &[flag]);
+            let mut command = Command::new("setarch");
+            // The thread sanitizer does not support all layouts of the address space.
+            command.arg("--addr-no-randomize").arg(program).arg(bus.device("binder")).arg("plain");
+            let ours = test_support::programs::library(LIBRARY);
+            command.env("LD_PRELOAD", format!("{library} {}", ours.display()));
+            expect_success(command.env("BINDER_RING_REQUESTS", "1"));
+        }
     });
 }
 
