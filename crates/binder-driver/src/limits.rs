@@ -33,7 +33,8 @@ pub const MAX_FILES_A_TRANSACTION: usize = 1024;
 pub const MAX_THREAD_WORK: usize = 1 << 16;
 
 /// Cost of the commands that are run before other clients are served: 256 commands, 32
-/// transactions, or parcels of 64 KiB. The batches of libbinder end within one slice.
+/// transactions, or parcels of 64 KiB, which small commands may follow. The batches of libbinder
+/// end within one slice.
 pub const SLICE_COST: u64 = 64 << 10;
 
 /// Cost of a command, in bytes of a parcel.

@@ -17,28 +17,36 @@ struct Fetched<'a> {
     bytes: &'a [u8],
 }
 
-/// Cost of the commands since other clients were served.
+/// The commands that are run before other clients are served.
 #[derive(Debug, Default)]
 struct Slice {
-    cost: u64,
+    /// Cost of the commands without their parcels.
+    commands: u64,
+    /// Cost of the parcels.
+    parcels: u64,
+    is_over: bool,
 }
 
 impl Slice {
-    fn is_over(&self) -> bool {
-        self.cost >= SLICE_COST
-    }
-
-    fn add(&mut self, command: &Command) {
-        let cost = match command {
+    /// Adds a command, or ends the slice. Small commands still follow a large parcel: a reply and
+    /// the release of its call's buffer are one slice, whatever the reply's size.
+    fn admit(&mut self, command: &Command) -> bool {
+        let (cost, parcel) = match command {
             Command::Transaction { data, buffers_size } | Command::Reply { data, buffers_size } => {
                 let objects = data.offsets_size / size_of::<u64>() as u64;
                 let bytes = data.data_size.saturating_add(buffers_size.unwrap_or(0));
                 let parcel = bytes.saturating_add(objects.saturating_mul(OBJECT_COST));
-                parcel.saturating_add(TRANSACTION_COST)
+                (TRANSACTION_COST, Some(parcel))
             }
-            _ => COMMAND_COST,
+            _ => (COMMAND_COST, None),
         };
-        self.cost = self.cost.saturating_add(cost);
+        let so_far = parcel.map_or(self.commands, |_| self.commands.saturating_add(self.parcels));
+        self.is_over = so_far >= SLICE_COST;
+        if !self.is_over {
+            self.commands += cost;
+            self.parcels = self.parcels.saturating_add(parcel.unwrap_or(0));
+        }
+        !self.is_over
     }
 }
 
@@ -58,7 +66,7 @@ impl Driver {
         let mut result = Ok(());
         while result.is_ok()
             && bwr.write_consumed < bwr.write_size
-            && !slice.is_over()
+            && !slice.is_over
             && !self.threads[sender.thread].return_error
         {
             result = match self.fetch(host, sender, bwr, &mut chunk) {
@@ -84,7 +92,7 @@ impl Driver {
         let start = bwr.write_consumed;
         let ends_here = bwr.write_size - start == chunk.len() as u64;
         let mut reader = CommandReader::new(chunk);
-        while !self.threads[sender.thread].return_error && !slice.is_over() {
+        while !self.threads[sender.thread].return_error {
             let at = reader.consumed();
             let command = match reader.next() {
                 None => return Ok(()),
@@ -98,7 +106,9 @@ impl Driver {
                     return Err(Errno::EINVAL);
                 }
             };
-            slice.add(&command);
+            if !slice.admit(&command) {
+                return Ok(());
+            }
             let run = self.run_command(host, sender, command);
             if run != Err(Errno::ERESTART) {
                 self.count_command(sender.caller.process, &chunk[at..]);

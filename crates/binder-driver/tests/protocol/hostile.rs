@@ -127,6 +127,23 @@ fn a_slice_ends_earlier_with_large_parcels_and_objects() {
 }
 
 #[test]
+fn small_commands_follow_a_large_parcel_in_its_slice() {
+    let (mut world, context) = World::new();
+    let manager = world.process(context, 1);
+    world.map(manager, 4 << 20);
+    world.driver.set_context_manager(manager, None).unwrap();
+    let client = world.process(context, 2);
+    let large = Parcel { data: vec![0; 128 << 10], ..Parcel::default() };
+    let call = world.oneway(client, 0, 0, &large);
+    let mut bytes = encode(&[call, Command::EnterLooper]);
+    let bwr = place_commands(&mut world, client, &bytes);
+    assert!(matches!(run_slice(&mut world, client, bwr), WriteRead::Done { .. }));
+    bytes.extend(encode(&[call]));
+    let bwr = place_commands(&mut world, client, &bytes);
+    assert!(matches!(run_slice(&mut world, client, bwr), WriteRead::Unfinished { .. }));
+}
+
+#[test]
 fn other_clients_are_served_between_the_slices_of_one() {
     let (mut world, manager, [client, other]) = World::with_manager();
     let bytes = encode(&vec![world.oneway(client, 0, 7, &Parcel::default()); 40]);
