@@ -106,4 +106,5 @@ fail() {
 
 # libgbinder's tools run with the libraries of their own suite; the second are 32-bit programs.
 gbinder() { timeout "$patience_s" chroot "$clients/gbinder/root" "$@"; }
+gbinder_over_rings() { gbinder env LD_PRELOAD=/libbinder_ring_preload.so BINDER_RING_REQUESTS=1 "$@"; }
 gbinder_32() { timeout "$patience_s" chroot "$clients/gbinder-32/root" "$@"; }
