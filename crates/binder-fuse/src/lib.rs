@@ -32,6 +32,7 @@ mod address_space;
 mod announcement;
 mod atomics;
 mod bus;
+mod call_mix;
 mod calls;
 mod channel;
 mod client_access;

@@ -21,6 +21,7 @@ use owners::{Owner, Uid};
 use rustix::fs::{AtFlags, Mode, OFlags, SealFlags, StatxFlags};
 use rustix::mm::MapFlags;
 
+use crate::call_mix::CallMix;
 use crate::files::ClientFile;
 use crate::futex::{self, Waited};
 use crate::host::OpenKey;
@@ -176,6 +177,7 @@ pub(crate) struct Rings {
     watched: Vec<RingKey>,
     /// Index in `watched` at which the next search for a call begins.
     next: usize,
+    mix: CallMix,
 }
 
 impl Rings {
@@ -213,7 +215,7 @@ impl Rings {
             last_ns: now_ns,
         });
         self.by_thread.insert(caller.tid, ring);
-        self.watch(ring);
+        self.watch(ring, now_ns);
         Ok(())
     }
 
@@ -258,6 +260,9 @@ impl Rings {
 
     /// Records that a thread has made a request instead of using its ring.
     pub(crate) fn note_request(&mut self, key: OpenKey, tid: u32, now_ns: u64) {
+        if self.is_watching() && self.mix.request(now_ns) {
+            self.release_all();
+        }
         let Some(&ring_key) = self.by_thread.get(&tid) else { return };
         let Some(ring) = self.rings.get_mut(ring_key).filter(|ring| ring.key == key) else {
             return;
@@ -267,12 +272,15 @@ impl Rings {
         let is_soon = now_ns.saturating_sub(ring.last_ns) < SOON_NS;
         ring.last_ns = now_ns;
         if is_soon && ring.watch == Watch::Off {
-            self.watch(ring_key);
+            self.watch(ring_key, now_ns);
         }
     }
 
-    /// Begins to watch a ring, unless too many are watched.
-    fn watch(&mut self, key: RingKey) {
+    /// Begins to watch a ring, unless too many are watched or requests prevail.
+    fn watch(&mut self, key: RingKey, now_ns: u64) {
+        if !self.mix.allows_rings(now_ns) {
+            return;
+        }
         let Some(owner) = self.rings.get(key).map(|ring| ring.owner) else { return };
         let is_owners = |key: &&RingKey| self.rings.get(**key).is_some_and(|it| it.owner == owner);
         let of_owner = self.watched.iter().filter(is_owners).count();
@@ -331,6 +339,7 @@ impl Rings {
             ring.is_in_call = true;
             ring.last_ns = now_ns;
             ring.returns.clear();
+            self.mix.call();
             return Some(RingCall {
                 key: ring.key,
                 caller: ring.caller,

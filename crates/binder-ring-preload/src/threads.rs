@@ -103,12 +103,14 @@ impl Entry {
     }
 
     /// Whether the entry, which was entered, is of this thread and for calls on `fd`: a thread that
-    /// came later may have taken it, and a thread without a ring may use it for another file.
+    /// came later may have taken it, and a thread without a ring, or whose ring is for a file that
+    /// it has closed, may use it for another file.
     pub(crate) fn is_of(&self, thread: u32, fd: c_int) -> bool {
         if self.thread.load(Acquire) != thread {
             return false;
         }
-        if self.fd.load(Relaxed) != fd && (self.page().is_none() || self.is_ended()) {
+        let own = self.fd.load(Relaxed);
+        if own != fd && (self.page().is_none() || self.is_ended() || !self.is_for(own)) {
             self.begin(fd);
         }
         self.fd.load(Relaxed) == fd

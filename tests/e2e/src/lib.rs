@@ -7,6 +7,7 @@
 //! * [`attacker`]: processes that run these, and a list of attacks;
 //! * [`late_clients`]: an attack by clients in many uids of one user;
 //! * [`hung_mapping`]: memory whose filesystem never answers;
+//! * [`ring_client`]: clients that use their rings by themselves;
 //! * [`soak`]: the clients of the program `soak`;
 //! * [`upgrades`]: upgrades of a daemon in a loop;
 //! * [`wait`]: bounded waits, and the state of a process in `/proc`;
@@ -20,6 +21,7 @@ pub mod late_clients;
 pub mod malice;
 pub mod peer;
 pub mod random;
+pub mod ring_client;
 pub mod soak;
 pub mod upgrades;
 pub mod wait;

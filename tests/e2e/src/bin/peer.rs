@@ -21,7 +21,7 @@ use binder_uapi::{
 };
 use control::Uid;
 use e2e::random::Random;
-use e2e::{attacks, late_clients, malice, soak};
+use e2e::{attacks, late_clients, malice, ring_client, soak};
 
 /// Object of an echo service; the number is arbitrary.
 const OBJECT: u64 = 0xec40;
@@ -118,6 +118,7 @@ fn act(device: &str, words: &[&str]) -> Outcome {
         ["as-nobody", action @ ..] => become_user(Uid(65534)).and_then(|()| act(device, action)),
         _ => malice::act(device, words)
             .or_else(|| attacks::act(device, words))
+            .or_else(|| ring_client::act(device, words))
             .unwrap_or_else(|| Err(unknown(words))),
     }
 }

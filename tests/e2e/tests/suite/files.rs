@@ -45,7 +45,7 @@ pub(crate) const NOBODY: &str = "65534";
 
 /// Sends the write ends of some pipes, and checks that the service wrote into each; returns the
 /// number of descriptors that it has left.
-pub(crate) fn send_pipes(session: &mut Session<'_>, count: usize) -> Result<u32, ClientError> {
+fn send_pipes(session: &mut Session<'_>, count: usize) -> Result<u32, ClientError> {
     let mut parcel = Parcel::new();
     let mut ends = Vec::new();
     let mut pipes = Vec::new();
@@ -79,7 +79,7 @@ fn on_hwbinder(bus: &Bus, arguments: &[&str]) -> Peer {
 }
 
 /// Number of descriptors of a process.
-fn descriptors(pid: u32) -> usize {
+pub(crate) fn descriptors(pid: u32) -> usize {
     std::fs::read_dir(Path::new("/proc").join(pid.to_string()).join("fd")).unwrap().count()
 }
 

@@ -1,23 +1,21 @@
 //! Calls that clients submit by shared memory.
 
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use binder_client::{Client, Errno, Options};
-use binder_ring::page::Page;
 use binder_ring::turn::{Turn, Watch};
-use binder_ring::{Attach, RING_ATTACH, RING_BYTES, RING_FILES, RING_INTERRUPT, VERSION};
+use binder_ring::{RING_BYTES, RING_FILES, RING_INTERRUPT, VERSION};
 use binder_uapi::ioctl::BINDER_WRITE_READ;
 use e2e::bus::RINGS;
 use e2e::random::Random;
+use e2e::ring_client::{TOKEN, attach, memory};
 use e2e::{Bus, Mapping, Peer, wait};
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::fs::SealFlags;
 
-use crate::files::{NOBODY, send_pipes};
+use crate::files::{NOBODY, descriptors};
 use crate::on_this_bus;
 use crate::support::{expect_echo, manager, open};
 
@@ -78,48 +76,6 @@ fn the_conformance_cases_have_the_same_transcripts_over_rings() {
         }
         assert_eq!(found.lines().count(), expected.lines().count());
     });
-}
-
-/// A ring that the test itself has attached.
-struct Ring {
-    page: NonNull<Page>,
-}
-
-impl Ring {
-    fn page(&self) -> &Page {
-        // SAFETY: the mapping is as large and lives as long as `self`.
-        unsafe { self.page.as_ref() }
-    }
-}
-
-impl Drop for Ring {
-    fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and no reference to it is left.
-        unsafe { munmap(self.page.as_ptr().cast(), RING_BYTES) }.unwrap();
-    }
-}
-
-const TOKEN: u64 = 7;
-
-/// Memory for a ring.
-fn memory(bytes: usize, seals: SealFlags) -> (OwnedFd, Ring) {
-    let memfd = memfd_create("ring", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
-    ftruncate(&memfd, bytes as u64).unwrap();
-    fcntl_add_seals(&memfd, seals).unwrap();
-    let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
-    // SAFETY: a new mapping at an address of the kernel's choice.
-    let address = unsafe { mmap(std::ptr::null_mut(), RING_BYTES, protection, flags, &memfd, 0) };
-    let ring = Ring { page: NonNull::new(address.unwrap().cast()).unwrap() };
-    if bytes >= size_of::<Page>() {
-        ring.page().set_token(TOKEN);
-    }
-    (memfd, ring)
-}
-
-fn attach(client: &Client, version: u32, memfd: i32, token: u64) -> Result<i32, Errno> {
-    let attach = Attach { version, memfd: memfd as u32, token };
-    // SAFETY: the argument is a live value.
-    unsafe { client.ioctl_raw(RING_ATTACH, &raw const attach as usize) }
 }
 
 #[test]
@@ -189,7 +145,7 @@ fn a_client_that_writes_anything_to_its_ring_harms_itself_only() {
                     if ring.page().words.watch() != Watch::Awake {
                         let _ = attach(&client, VERSION, memfd.as_raw_fd(), TOKEN);
                     }
-                    let words = ring.page.as_ptr().cast::<u32>();
+                    let words = ring.words();
                     for _ in 0..40 {
                         let at = match random.below(3) {
                             0 => random.below(RING_BYTES as u64 / 4),
@@ -241,11 +197,14 @@ fn a_call_that_is_not_taken_can_be_withdrawn() {
 fn files_arrive_while_the_daemon_stops_watching_rings() {
     on_bus_with_rings(|bus| {
         let program = Path::new(env!("CARGO_BIN_EXE_peer"));
-        let service =
-            Peer::start_by(program, &bus.device("binder"), &["files", NOBODY], |mut it| {
+        let start = |words: &[&str]| {
+            Peer::start_by(program, &bus.device("binder"), words, |mut it| {
                 over_rings(&mut it).spawn()
-            });
+            })
+        };
+        let service = start(&["files", NOBODY]);
         service.expect("ready");
+        let before = descriptors(service.pid());
         let waker = Client::open(bus.device("vndbinder"), &Options::default()).unwrap();
         let is_ended = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -255,17 +214,15 @@ fn files_arrive_while_the_daemon_stops_watching_rings() {
                     if ring.page().words.watch() == Watch::Off {
                         attach(&waker, VERSION, memfd.as_raw_fd(), TOKEN).unwrap();
                     }
-                    wake(ring.page().words.turn_word());
+                    ring.wake();
                 }
             });
             let _end = Ends(&is_ended);
-            let client = open(bus);
-            let mut session = binder_client::Session::new(&client);
-            let left = send_pipes(&mut session, 1).unwrap();
-            for count in (1..=3).cycle().take(600) {
-                assert_eq!(send_pipes(&mut session, count).unwrap(), left, "the table grows");
+            for _ in 0..60 {
+                start(&["files-cost", "30"]).wait_for_success();
             }
         });
+        assert_eq!(descriptors(service.pid()), before, "the service's table has grown");
     });
 }
 
@@ -342,8 +299,39 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// Wakes the daemon, which finds no call.
-fn wake(word: *const AtomicU32) {
-    // SAFETY: the call uses the address as a key only.
-    unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAKE, 1) };
+/// Others are served, and nothing is left of a client that leaves its ring in any state.
+#[test]
+fn a_ring_that_is_left_in_any_state_harms_nobody() {
+    on_bus_with_rings(|bus| {
+        let _manager = manager(bus);
+        let innocent = open(bus);
+        let mut session = binder_client::Session::new(&innocent);
+        let program = Path::new(env!("CARGO_BIN_EXE_peer"));
+        // The daemon keeps what it opens for the first ring.
+        Peer::start_on(bus, program, "binder", &["ring", "done", "corrupts"]).wait_for_success();
+        expect_echo(&mut session, 0, b"before");
+        let before = bus.descriptors();
+        for state in ["idle", "submitted", "taken", "done"] {
+            for end in ["dies", "stops", "corrupts"] {
+                let mut peer = Peer::start_on(bus, program, "binder", &["ring", state, end]);
+                peer.expect("ready");
+                if end == "stops" {
+                    let stat = format!("/proc/{}/stat", peer.pid());
+                    let is_stopped =
+                        || std::fs::read_to_string(&stat).unwrap().contains(") T ").then_some(());
+                    assert!(wait::until(wait::PATIENCE, is_stopped).is_some());
+                }
+                for _ in 0..20 {
+                    expect_echo(&mut session, 0, b"meanwhile");
+                }
+                match end {
+                    "corrupts" => peer.wait_for_success(),
+                    _ => peer.kill(),
+                }
+            }
+        }
+        let closed = wait::until(wait::PATIENCE, || (bus.descriptors() <= before).then_some(()));
+        assert!(closed.is_some(), "{} descriptors, {before} before", bus.descriptors());
+        expect_echo(&mut session, 0, b"afterwards");
+    });
 }
