@@ -106,5 +106,7 @@ fail() {
 
 # libgbinder's tools run with the libraries of their own suite; the second are 32-bit programs.
 gbinder() { timeout "$patience_s" chroot "$clients/gbinder/root" "$@"; }
-gbinder_over_rings() { gbinder env LD_PRELOAD=/libbinder_ring_preload.so BINDER_RING_REQUESTS=1 "$@"; }
+gbinder_over_rings() { over_rings gbinder "$@"; }
+# over_rings COMMAND...: the library has the same path in the other root.
+over_rings() { LD_PRELOAD=$ring_library BINDER_RING_REQUESTS=1 "$@"; }
 gbinder_32() { timeout "$patience_s" chroot "$clients/gbinder-32/root" "$@"; }
