@@ -43,6 +43,12 @@ fn assert_was_late(bus: &Bus) {
     assert_eq!(loop_threads(bus), 1, "{}", wait::describe(bus.pid()));
 }
 
+/// Whether the daemon writes to the read buffers of clients. Over rings, the library does: a client
+/// whose buffer does not answer waits in its own access then.
+fn writes_returns() -> bool {
+    std::env::var_os(e2e::bus::RINGS).is_none()
+}
+
 /// Starts a client whose memory is late.
 fn attacker(bus: &Bus, words: &[&str]) -> Peer {
     Peer::start_on(bus, Path::new(env!("CARGO_BIN_EXE_peer")), "binder", words)
@@ -134,10 +140,16 @@ fn files_reach_a_receiver_whose_read_buffer_is_late(bus: &Bus) {
     late.expect("ready");
     innocent.makes_calls(300);
     late.wait_for_success();
+    if !writes_returns() {
+        return;
+    }
     assert_was_late(bus);
 }
 
 fn a_client_whose_read_buffer_never_answers_can_be_killed(bus: &Bus) {
+    if !writes_returns() {
+        return;
+    }
     let innocent = Innocent::new(bus);
     let _service = echo_service(bus, "binder");
     let mut late = attacker(bus, &["hung-returns", &ATTACKER.to_string()]);
