@@ -85,9 +85,16 @@ fn every_crate_is_in_the_architecture() {
 
 #[test]
 fn every_option_in_the_documents_is_in_a_manual() {
-    // Of docker, of the lab, and the old names that the changelog announces.
-    const OTHERS: [&str; 6] =
-        ["--cap-add", "--security-opt", "--icount", "--descriptors", "--pins", "--workspace"];
+    // Of docker, of the lab and the benchmarks, and the old names that the changelog announces.
+    const OTHERS: [&str; 7] = [
+        "--cap-add",
+        "--security-opt",
+        "--icount",
+        "--ring",
+        "--descriptors",
+        "--pins",
+        "--workspace",
+    ];
     let manuals = ["headroom.1", "headroom-oomd.8", "headroom-binderd.8"]
         .map(|name| fs::read_to_string(root().join("dist/man").join(name)).unwrap())
         .map(|text| text.replace("\\-", "-"))
