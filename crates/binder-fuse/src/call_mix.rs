@@ -6,9 +6,10 @@
 
 /// Calls of rings that outweigh a request.
 const CALLS_FOR_A_REQUEST: u32 = 8;
-/// Requests more than that, after which no ring is watched for [`PAUSE_NS`].
-const MAX_EXCESS: u32 = 32;
-/// Then it is tried again, nanoseconds: the trial costs some milliseconds.
+/// Requests more than that, after which no ring is watched for [`PAUSE_NS`]: threads make some
+/// before they attach their rings.
+const MAX_EXCESS: u32 = 512;
+/// Then it is tried again, nanoseconds: the trial costs some ten milliseconds.
 const PAUSE_NS: u64 = 1_000_000_000;
 
 /// See the module's documentation.
@@ -20,7 +21,8 @@ pub(crate) struct CallMix {
 }
 
 impl CallMix {
-    /// A request has arrived while rings are watched. True: no ring is to be watched any more.
+    /// A thread without a ring makes a request while rings are watched. True: no ring is to be
+    /// watched any more.
     pub(crate) fn request(&mut self, now_ns: u64) -> bool {
         self.excess += CALLS_FOR_A_REQUEST;
         if self.excess <= MAX_EXCESS * CALLS_FOR_A_REQUEST {
@@ -53,7 +55,7 @@ mod tests {
             mix.call();
             !mix.request(7)
         });
-        assert!((32..50).contains(&rounds.count()));
+        assert!((512..600).contains(&rounds.count()));
         assert!(!mix.allows_rings(8) && !mix.allows_rings(PAUSE_NS));
         assert!(mix.allows_rings(7 + PAUSE_NS));
     }

@@ -260,11 +260,12 @@ impl Rings {
 
     /// Records that a thread has made a request instead of using its ring.
     pub(crate) fn note_request(&mut self, key: OpenKey, tid: u32, now_ns: u64) {
-        if self.is_watching() && self.mix.request(now_ns) {
-            self.release_all();
-        }
-        let Some(&ring_key) = self.by_thread.get(&tid) else { return };
-        let Some(ring) = self.rings.get_mut(ring_key).filter(|ring| ring.key == key) else {
+        let ring_key = self.by_thread.get(&tid).copied();
+        let own = ring_key.and_then(|number| Some((number, self.rings.get_mut(number)?)));
+        let Some((ring_key, ring)) = own.filter(|(_, ring)| ring.key == key) else {
+            if self.is_watching() && self.mix.request(now_ns) {
+                self.release_all();
+            }
             return;
         };
         // The thread has not fetched them: its request delivers them.
