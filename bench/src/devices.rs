@@ -98,15 +98,10 @@ impl DeviceArguments {
         let mut devices = Vec::new();
         for (mapping_name, mapping) in mappings.into_iter().filter(|(name, _)| wanted(name)) {
             for over_rings in [false, true].into_iter().take(1 + usize::from(self.ring)) {
-                let by = if over_rings { ", rings" } else { "" };
+                let (by, options) =
+                    if over_rings { (", rings", rings::ACCEPTED) } else { ("", &[][..]) };
                 let name = format!("headroom {mapping_name}{by}");
-                let bus = Bus::start_with(mapping, |command| {
-                    if over_rings {
-                        command.arg("--rings");
-                    }
-                    command.env_remove("LD_PRELOAD");
-                });
-                let bus = match bus {
+                let bus = match rings::start_bus(mapping, options) {
                     Ok(bus) => bus,
                     Err(BusError::Unavailable(reason)) => {
                         eprintln!("{name}: skipped: {reason}");

@@ -5,6 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use e2e::bus::RINGS;
+use e2e::{Bus, BusError, Mapping};
 
 const LIBRARY: &str = "libbinder_ring_preload.so";
 const PRELOAD: &str = "LD_PRELOAD";
@@ -16,6 +17,16 @@ pub enum Accepting {
     Chosen,
     /// All.
     All,
+}
+
+/// Option of a daemon that accepts rings.
+pub const ACCEPTED: &[&str] = &["--rings"];
+
+/// Starts a private daemon with these options, without the library in it.
+pub fn start_bus(mapping: Mapping, options: &[&str]) -> Result<Bus, BusError> {
+    Bus::start_with(mapping, |command| {
+        command.args(options).env_remove(PRELOAD);
+    })
 }
 
 /// Returns in a process whose calls go over rings where the daemon accepts them. To be called

@@ -81,12 +81,9 @@ fn run(arguments: &Arguments) -> Result<()> {
     }
     let ptrace = started(Bus::start(Mapping::Auto), core)?;
     let seccomp = started(Bus::start_with_filters(Mapping::Auto), core)?;
-    let ring = arguments.ring.then(|| {
-        Bus::start_with(Mapping::Auto, |command| {
-            command.arg("--rings").env_remove("LD_PRELOAD");
-        })
-    });
-    let ring = ring.map_or(Ok(None), |bus| started(bus, core))?;
+    let ring =
+        arguments.ring.then(|| started(rings::start_bus(Mapping::Auto, rings::ACCEPTED), core));
+    let ring = ring.transpose()?.flatten();
     let mut pairs = vec![Pair::over_socket(SOCKET)?];
     for (name, bus) in [(PTRACE, &ptrace), (SECCOMP, &seccomp), (RING, &ring)] {
         pairs.extend(bus.as_ref().map(|bus| over(name, bus)).transpose()?);

@@ -105,14 +105,20 @@ fn many_commands_are_run_in_slices_of_bounded_cost() {
     assert_eq!((seen.result, seen.bwr.write_consumed), (Err(Errno::EFAULT), 4000));
 }
 
+/// A manager with the largest mapping, and a client.
+fn world_with_large_mapping() -> (World, Caller) {
+    let (mut world, context) = World::new();
+    let manager = world.process(context, 1);
+    world.map(manager, 4 << 20);
+    world.driver.set_context_manager(manager, None).unwrap();
+    let client = world.process(context, 2);
+    (world, client)
+}
+
 #[test]
 fn a_slice_ends_earlier_with_large_parcels_and_objects() {
     let in_a_slice = |parcel: Parcel| {
-        let (mut world, context) = World::new();
-        let manager = world.process(context, 1);
-        world.map(manager, 4 << 20);
-        world.driver.set_context_manager(manager, None).unwrap();
-        let client = world.process(context, 2);
+        let (mut world, client) = world_with_large_mapping();
         let bytes = encode(&vec![world.oneway(client, 0, 0, &parcel); 100]);
         let bwr = place_commands(&mut world, client, &bytes);
         match run_slice(&mut world, client, bwr) {
@@ -128,11 +134,7 @@ fn a_slice_ends_earlier_with_large_parcels_and_objects() {
 
 #[test]
 fn small_commands_follow_a_large_parcel_in_its_slice() {
-    let (mut world, context) = World::new();
-    let manager = world.process(context, 1);
-    world.map(manager, 4 << 20);
-    world.driver.set_context_manager(manager, None).unwrap();
-    let client = world.process(context, 2);
+    let (mut world, client) = world_with_large_mapping();
     let large = Parcel { data: vec![0; 128 << 10], ..Parcel::default() };
     let call = world.oneway(client, 0, 0, &large);
     let mut bytes = encode(&[call, Command::EnterLooper]);
@@ -408,11 +410,7 @@ fn translated_objects_do_not_come_from_the_receivers_mapping() {
 
 #[test]
 fn a_thread_that_never_reads_cannot_queue_without_end() {
-    let (mut world, context) = World::new();
-    let manager = world.process(context, 1);
-    world.map(manager, 4 << 20);
-    world.driver.set_context_manager(manager, None).unwrap();
-    let client = world.process(context, 2);
+    let (mut world, client) = world_with_large_mapping();
     let calls = encode(&vec![world.oneway(client, 0, 0, &Parcel::default()); 40_000]);
     let mut sent = Vec::new();
     for _ in 0..2 {
