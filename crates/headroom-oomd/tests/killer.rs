@@ -413,6 +413,14 @@ fn a_kill_by_the_notifier_during_the_choice_prevents_another_one() {
 }
 
 #[test]
+fn a_kill_of_the_only_process_by_the_notifier_is_no_lack_of_a_victim() {
+    let Some(mut bench) = Bench::new(&[]) else { return };
+    bench.state().kills_during_scan = true;
+    bench.cross_hard(1001, None);
+    assert!(bench.oom.records().get(1).is_none());
+}
+
+#[test]
 fn the_lack_of_a_victim_is_reported_once() {
     let Some(mut bench) = Bench::new(&[]) else { return };
     bench.cross_hard(1001, None);

@@ -184,9 +184,21 @@ fn limits_leases_and_decisions_continue() {
     }
     assert!(client.is_alive());
     assert_eq!(daemon.status().kills, 4, "counted over all upgrades");
-    expect_enforced(uid);
-    let second = eventually("the next decision", || daemon.why(uid).get(1).cloned());
-    assert!(second.id > why.id && second.killer == Some(KilledBy::Kernel), "{second:#?}");
+    expect_killed_by_kernel(&daemon, uid, why.id);
+}
+
+/// The kernel program kills for the account. At the first pages over the limit it may leave that to
+/// the daemon: pages that a fork has copied are not certain until they are measured.
+fn expect_killed_by_kernel(daemon: &Daemon, uid: Uid, last: u64) {
+    for kill in 1..=5 {
+        expect_enforced(uid);
+        let why = eventually("the next decision", || daemon.why(uid).get(kill).cloned());
+        assert!(why.id > last, "{why:#?}");
+        if why.killer == Some(KilledBy::Kernel) {
+            return;
+        }
+    }
+    panic!("the kernel program kills no more: {:#?}", daemon.why(uid));
 }
 
 #[test]

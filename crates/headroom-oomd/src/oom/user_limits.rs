@@ -83,10 +83,7 @@ impl UserLimits {
         alert: Alert,
         state: &mut SharedState,
     ) -> Decision {
-        if state.accounts.read(account) != Some(Phase::Broken)
-            || !state.kills.may_kill(account)
-            || state.accounts.latch(account) == Latch::Taken
-        {
+        if !is_exceeded(account, state) {
             return Decision::Nothing;
         }
         if !state.usage.may_kill(account, &state.accounts) {
@@ -100,6 +97,8 @@ impl UserLimits {
             None => match self.arm(account, state).map(|()| self.take(account)) {
                 Ok(Some(armed)) => armed,
                 Ok(None) => return Decision::Nothing,
+                // The kernel program may have killed the only process meanwhile.
+                Err(_) if !is_exceeded(account, state) => return Decision::Nothing,
                 Err(why) => return Decision::NoVictim(why),
             },
         };
@@ -288,6 +287,13 @@ pub(super) fn choose(account: AccountId, state: &mut SharedState) -> Result<Choi
         return Err(NoVictim::NoProcess);
     }
     state.snapshot.choose(&scope(account, state))
+}
+
+/// Whether the account is over its limit, and nothing has been killed for that yet.
+fn is_exceeded(account: AccountId, state: &mut SharedState) -> bool {
+    state.accounts.read(account) == Some(Phase::Broken)
+        && state.kills.may_kill(account)
+        && state.accounts.latch(account) == Latch::Free
 }
 
 /// A scope for one victim at a time, see [`Scope::need_bytes`].
