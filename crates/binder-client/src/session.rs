@@ -213,7 +213,8 @@ impl<'c> Session<'c> {
         while !self.out.is_empty() {
             let before = self.out.len();
             match self.transfer(read_len) {
-                Err(error) if self.goes_on_after(&error) => {}
+                // Nothing has to be read for that, and a read could take another thread's work.
+                Err(error) if self.goes_on_after(&error) => continue,
                 other => other?,
             }
             read_len = if self.out.len() == before { self.incoming.len() } else { 0 };
