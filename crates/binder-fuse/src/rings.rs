@@ -186,6 +186,10 @@ impl Rings {
         !self.watched.is_empty()
     }
 
+    pub(crate) fn count(&self) -> usize {
+        self.rings.len()
+    }
+
     /// Attaches a ring for a thread that is in an ioctl on our device.
     pub(crate) fn attach(&mut self, new: NewRing, memory: impl AsFd) -> Result<(), Refusal> {
         let NewRing { key, caller, owner, token, now_ns } = new;

@@ -139,6 +139,9 @@ pub struct Status {
     pub owner_quota_bytes: u64,
     /// Messages of the owner that has most, bytes.
     pub largest_owner_bytes: u64,
+    /// Threads of clients whose calls go over rings.
+    #[serde(default)]
+    pub rings: u32,
     /// One sentence per degradation: what is missing and its consequence.
     pub degraded: Vec<String>,
 }

@@ -344,6 +344,12 @@ fn write_binderd(page: &mut Page, state: &Binderd) {
             status.largest_owner_bytes,
         ),
         (
+            "headroom_binder_rings",
+            "gauge",
+            "Threads whose calls go over rings.",
+            status.rings.into(),
+        ),
+        (
             "headroom_binder_returned_bytes_total",
             "counter",
             "Memory given back.",

@@ -161,6 +161,7 @@ fn sources() -> Sources {
             reclaimed_pages: 8,
             owner_quota_bytes: 9,
             largest_owner_bytes: 10,
+            rings: 13,
             degraded: Vec::new(),
         },
         counts: Some((vec![("BC_REPLY".into(), 11)], vec![("BR_OK".into(), 12)])),
@@ -195,6 +196,7 @@ fn all_that_is_counted_is_read_back() {
     assert_eq!(value("headroom_reclaim_seconds_sum", &[]), 99.150007);
     assert_eq!(value("headroom_oomd_info", &[("version", "1\"2\\3\n")]), 1.0);
     assert_eq!(value("headroom_binder_buffer_bytes", &[]), 6.0 * 4096.0);
+    assert_eq!(value("headroom_binder_rings", &[]), 13.0);
     assert_eq!(value("headroom_binder_commands_total", &[("command", "BC_REPLY")]), 11.0);
     assert_eq!(value("headroom_binder_returns_total", &[("return", "BR_OK")]), 12.0);
 }

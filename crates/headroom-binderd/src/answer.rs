@@ -88,6 +88,7 @@ fn status(server: &Server) -> Status {
         reclaimed_pages: units(counts.reclaimed),
         owner_quota_bytes: server.owner_quota_bytes(),
         largest_owner_bytes: server.largest_owner_bytes(),
+        rings: count(server.ring_count()),
         degraded: server.degraded().to_vec(),
     }
 }

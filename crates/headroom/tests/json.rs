@@ -106,6 +106,7 @@ fn fake_binderd(request: binderd::Request) -> binderd::Reply {
         reclaimed_pages: 0,
         owner_quota_bytes: 1,
         largest_owner_bytes: 0,
+        rings: 0,
         degraded: Vec::new(),
     };
     match request {

@@ -36,6 +36,11 @@ impl Server {
         self.driver.owner_memory().map(OwnerMemory::total_bytes).max().unwrap_or(0)
     }
 
+    /// Threads of clients that have rings.
+    pub fn ring_count(&self) -> usize {
+        self.host.rings.count()
+    }
+
     /// Whether pages remain to be reclaimed.
     pub(super) fn is_reclaiming(&self) -> bool {
         self.pages_to_reclaim > 0

@@ -8,7 +8,7 @@ use super::size::Size;
 
 /// `headroom-binderd` in a line.
 pub fn binderd_line(s: &binderd::Status) -> String {
-    format!(
+    let mut line = format!(
         "serves {} on {} (mapping: {}, pid {}): {}, {}; {} in buffers, {} of it idle; \
          largest owner: {} of {}",
         count(s.devices, "device", "devices"),
@@ -21,7 +21,11 @@ pub fn binderd_line(s: &binderd::Status) -> String {
         Size(s.idle_pages * BUFFER_PAGE),
         Size(s.largest_owner_bytes),
         Size(s.owner_quota_bytes),
-    )
+    );
+    if s.rings > 0 {
+        line += &format!("; {} over rings", count(s.rings, "thread calls", "threads call"));
+    }
+    line
 }
 
 /// `headroom-oomd` in a line.

@@ -320,6 +320,7 @@ fn a_ring_that_is_left_in_any_state_harms_nobody() {
                     let is_stopped =
                         || std::fs::read_to_string(&stat).unwrap().contains(") T ").then_some(());
                     assert!(wait::until(wait::PATIENCE, is_stopped).is_some());
+                    assert!(bus.status().unwrap().rings > 0, "{state}");
                 }
                 for _ in 0..20 {
                     expect_echo(&mut session, 0, b"meanwhile");
@@ -332,6 +333,7 @@ fn a_ring_that_is_left_in_any_state_harms_nobody() {
         }
         let closed = wait::until(wait::PATIENCE, || (bus.descriptors() <= before).then_some(()));
         assert!(closed.is_some(), "{} descriptors, {before} before", bus.descriptors());
+        assert_eq!(bus.status().unwrap().rings, 0);
         expect_echo(&mut session, 0, b"afterwards");
     });
 }

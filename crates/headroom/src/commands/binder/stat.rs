@@ -55,9 +55,11 @@ fn counts(globals: &Globals) -> anyhow::Result<Counts> {
 fn totals(counts: &Counts) -> String {
     let status = &counts.status;
     let mut text = format!(
-        "{} devices, {} opens, {} transactions; {} of buffer memory, {} idle, {} given back\n",
+        "{} devices, {} opens, {} rings, {} transactions; {} of buffer memory, {} idle, {} given \
+         back\n",
         status.devices,
         status.processes,
+        status.rings,
         status.transactions,
         Size(status.touched_pages * BUFFER_PAGE),
         Size(status.idle_pages * BUFFER_PAGE),
@@ -155,6 +157,7 @@ mod tests {
                 reclaimed_pages: 0,
                 owner_quota_bytes: 0,
                 largest_owner_bytes: 0,
+                rings: 6,
                 degraded: Vec::new(),
             },
         }
@@ -170,7 +173,7 @@ mod tests {
     #[test]
     fn totals_leave_out_what_never_happened() {
         let text = totals(&counts(7, 0, 1));
-        assert!(text.starts_with("3 devices, 4 opens, 5 transactions; 8.0 KiB of buffer memory"));
+        assert!(text.starts_with("3 devices, 4 opens, 6 rings, 5 transactions; 8.0 KiB of"));
         assert!(text.contains("7  BC_TRANSACTION\n") && !text.contains("BC_REPLY"), "{text}");
     }
 }
