@@ -208,6 +208,8 @@ pub(crate) struct ClientHost {
     pub(crate) oldest_priority: Freshness,
     /// The warning about a refused real-time priority was logged.
     warned_real_time: bool,
+    /// Priorities that threads get back: see [`restore_priorities`](Self::restore_priorities).
+    restores: Vec<(u32, Priority)>,
 }
 
 impl ClientHost {
@@ -232,6 +234,27 @@ impl ClientHost {
             recent_priorities: RecentPriorities::default(),
             oldest_priority: Freshness::Current,
             warned_real_time: false,
+            restores: Vec::new(),
+        }
+    }
+
+    /// Gives threads their own priorities back, after the wake-ups of an event.
+    ///
+    /// Linux 6.12 starves all others on a CPU on which a caller of nice -20 is woken beside its
+    /// server that has not slept since it was weakened from -20.
+    pub(crate) fn restore_priorities(&mut self) {
+        while let Some((tid, own)) = self.restores.pop() {
+            self.recent_priorities.forget(tid);
+            if let Err(error) = priority::set(tid, own) {
+                tracing::debug!("thread {tid} does not get its priority back: {error}");
+            }
+        }
+    }
+
+    /// The thread's request is answered: it must not run with another's priority.
+    pub(crate) fn restore_priority_of(&mut self, tid: u32) {
+        if self.restores.iter().any(|(other, _)| *other == tid) {
+            self.restore_priorities();
         }
     }
 
@@ -556,6 +579,7 @@ impl Identity for ClientHost {
 
 impl Scheduler for ClientHost {
     fn priority(&mut self, tid: u32, freshness: Freshness) -> Option<Priority> {
+        self.restore_priority_of(tid);
         match (freshness, self.oldest_priority) {
             _ if !self.priorities => None,
             (Freshness::Recent, Freshness::Recent) => {
@@ -566,6 +590,7 @@ impl Scheduler for ClientHost {
     }
 
     fn inherit_priority(&mut self, tid: u32, priority: Priority) -> bool {
+        self.restore_priority_of(tid);
         let Some(allowed) = priority::allowed(tid, priority) else {
             if priority.policy.level() > 0 && !std::mem::replace(&mut self.warned_real_time, true) {
                 tracing::warn!(
@@ -580,10 +605,7 @@ impl Scheduler for ClientHost {
     }
 
     fn restore_priority(&mut self, tid: u32, priority: Priority) {
-        self.recent_priorities.forget(tid);
-        if let Err(error) = priority::set(tid, priority) {
-            tracing::debug!("thread {tid} does not get its priority back: {error}");
-        }
+        self.restores.push((tid, priority));
     }
 }
 

@@ -463,6 +463,7 @@ impl Server {
         bwr: &BinderWriteRead,
         result: Result<(), Errno>,
     ) -> io::Result<()> {
+        self.host.restore_priority_of(request.caller.tid);
         if let Some(access) = self.host.take_late_returns()
             && result.is_ok()
         {
@@ -492,6 +493,7 @@ impl Server {
                 tracing::warn!("{wake:?}: the kernel does not take the answer: {error}");
             }
         }
+        self.host.restore_priorities();
     }
 
     fn resume(&mut self, process: ProcessId, tid: u32) -> io::Result<()> {

@@ -162,6 +162,7 @@ impl Server {
             }
             BINDER_THREAD_EXIT => {
                 self.driver.thread_exit(&mut self.host, process, caller.tid);
+                self.host.restore_priorities();
                 self.cancel_deferred(caller.tid, process);
                 Ok(Vec::new())
             }
