@@ -38,6 +38,7 @@ mod channel;
 mod client_access;
 mod client_memory;
 mod coarse_clock;
+mod doorbell_memory;
 mod error;
 mod event_watch;
 mod files;

@@ -2,16 +2,18 @@
 //!
 //! A ring belongs to the thread that attached it, on one open. The daemon copies a call when it
 //! takes it; the driver then reads commands and parcel from that copy, and its returns are written
-//! to the ring when the call is completed. No system call touches the client's memory for that.
+//! to the ring when the call is completed. No system call touches the client's memory for that. The
+//! daemon sleeps on one word of each owner.
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
 use binder_driver::{Caller, Errno, Piece};
 use binder_ring::call::{CallResult, Files, Outcome, TakenCall};
+use binder_ring::doorbell::Doorbell;
 use binder_ring::page::{Page, STREAM_BYTES};
 use binder_ring::turn::{Turn, Watch};
 use binder_ring::{RING_BYTES, call};
@@ -22,6 +24,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, SealFlags, StatxFlags};
 use rustix::mm::MapFlags;
 
 use crate::call_mix::CallMix;
+use crate::doorbell_memory::DoorbellMemory;
 use crate::files::ClientFile;
 use crate::futex::{self, Waited};
 use crate::host::OpenKey;
@@ -38,8 +41,8 @@ const RING_UNIQUE: u64 = 1 << 63;
 /// [`RING_BYTES`].
 const MAX_PER_OWNER: usize = 512;
 const MAX_RINGS: usize = 2048;
-/// Maximum number of rings that are watched at a time, of an owner and of all. The kernel waits for
-/// 128 words at most.
+/// Maximum number of rings that are watched at a time, of an owner and of all. These may all be of
+/// different owners, and the kernel waits for 128 words at most.
 const MAX_WATCHED_PER_OWNER: usize = 48;
 const MAX_WATCHED: usize = futex::MAX_WORDS - 1;
 /// A ring is watched if its thread makes two requests within this time, nanoseconds.
@@ -169,12 +172,24 @@ pub(crate) struct NewRing {
     pub(crate) now_ns: u64,
 }
 
+/// The doorbell of an owner.
+struct OwnDoorbell {
+    memory: DoorbellMemory,
+    /// Number of its rings, and of those that are watched.
+    rings: usize,
+    watched: usize,
+}
+
 /// All rings.
 #[derive(Default)]
 pub(crate) struct Rings {
     rings: Slab<RingKey, Ring>,
     by_thread: HashMap<u32, RingKey>,
+    /// Of the owners of rings.
+    doorbells: HashMap<Owner, OwnDoorbell>,
     watched: Vec<RingKey>,
+    /// Those with rings that are watched.
+    watched_owners: Vec<Owner>,
     /// Index in `watched` at which the next search for a call begins.
     next: usize,
     mix: CallMix,
@@ -193,7 +208,7 @@ impl Rings {
     /// Attaches a ring for a thread that is in an ioctl on our device.
     pub(crate) fn attach(&mut self, new: NewRing, memory: impl AsFd) -> Result<(), Refusal> {
         let NewRing { key, caller, owner, token, now_ns } = new;
-        let of_owner = self.rings.values().filter(|ring| ring.owner == owner).count();
+        let of_owner = self.doorbells.get(&owner).map_or(0, |doorbell| doorbell.rings);
         if self.rings.len() >= MAX_RINGS || of_owner >= MAX_PER_OWNER {
             return Err(Refusal::TooMany);
         }
@@ -205,6 +220,13 @@ impl Rings {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let thread = rustix::fs::open(path, flags, Mode::empty()).map_err(io::Error::from)?;
         self.end(caller.tid);
+        match self.doorbells.get_mut(&owner) {
+            Some(doorbell) => doorbell.rings += 1,
+            None => {
+                let memory = DoorbellMemory::new()?;
+                self.doorbells.insert(owner, OwnDoorbell { memory, rings: 1, watched: 0 });
+            }
+        }
         let ring = self.rings.insert(Ring {
             memory,
             thread,
@@ -226,9 +248,32 @@ impl Rings {
     /// Ends the ring of a thread, if it has one.
     pub(crate) fn end(&mut self, tid: u32) {
         let Some(key) = self.by_thread.remove(&tid) else { return };
-        if let Some(mut ring) = self.rings.remove(key) {
-            ring.set_watch(Watch::Ended);
-            self.watched.retain(|&watched| watched != key);
+        let Some(mut ring) = self.rings.remove(key) else { return };
+        ring.set_watch(Watch::Ended);
+        if let Some(at) = self.watched.iter().position(|&watched| watched == key) {
+            self.watched.swap_remove(at);
+            self.note_unwatched(ring.owner);
+        }
+        if let Some(doorbell) = self.doorbells.get_mut(&ring.owner) {
+            doorbell.rings -= 1;
+            if doorbell.rings == 0 {
+                self.doorbells.remove(&ring.owner);
+            }
+        }
+    }
+
+    /// The doorbell of a thread with a ring, to be sent to it.
+    pub(crate) fn doorbell_of(&self, tid: u32) -> Option<BorrowedFd<'_>> {
+        let owner = self.of_thread(tid)?.owner;
+        self.doorbells.get(&owner).map(|doorbell| doorbell.memory.as_fd())
+    }
+
+    /// A ring of the owner is not watched any more.
+    fn note_unwatched(&mut self, owner: Owner) {
+        let Some(doorbell) = self.doorbells.get_mut(&owner) else { return };
+        doorbell.watched -= 1;
+        if doorbell.watched == 0 {
+            self.watched_owners.retain(|&watched| watched != owner);
         }
     }
 
@@ -286,14 +331,15 @@ impl Rings {
         if !self.mix.allows_rings(now_ns) {
             return;
         }
-        let Some(owner) = self.rings.get(key).map(|ring| ring.owner) else { return };
-        let is_owners = |key: &&RingKey| self.rings.get(**key).is_some_and(|it| it.owner == owner);
-        let of_owner = self.watched.iter().filter(is_owners).count();
-        if self.watched.len() < MAX_WATCHED && of_owner < MAX_WATCHED_PER_OWNER {
+        let Some(ring) = self.rings.get_mut(key) else { return };
+        let Some(doorbell) = self.doorbells.get_mut(&ring.owner) else { return };
+        if self.watched.len() < MAX_WATCHED && doorbell.watched < MAX_WATCHED_PER_OWNER {
             self.watched.push(key);
-            if let Some(ring) = self.rings.get_mut(key) {
-                ring.set_watch(Watch::Awake);
+            doorbell.watched += 1;
+            if doorbell.watched == 1 {
+                self.watched_owners.push(ring.owner);
             }
+            ring.set_watch(Watch::On);
         }
     }
 
@@ -321,10 +367,12 @@ impl Rings {
             ring.set_watch(Watch::Off);
             if ring.page().words.turn() == Turn::Submitted {
                 // It has not seen that.
-                ring.set_watch(Watch::Awake);
+                ring.set_watch(Watch::On);
                 at += 1;
             } else {
+                let owner = ring.owner;
                 self.watched.swap_remove(at);
+                self.note_unwatched(owner);
             }
         }
     }
@@ -359,29 +407,24 @@ impl Rings {
 
     /// Whether a call was submitted.
     fn has_call(&self) -> bool {
-        let rings = self.watched.iter().filter_map(|&key| self.rings.get(key));
-        rings.into_iter().any(|ring| ring.page().words.turn() == Turn::Submitted)
+        let mut rings = self.watched.iter().filter_map(|&key| self.rings.get(key));
+        rings.any(|ring| !ring.is_in_call && ring.page().words.turn() == Turn::Submitted)
+    }
+
+    /// The doorbells of the rings that are watched.
+    fn watched_doorbells(&self) -> impl Iterator<Item = &Doorbell> {
+        let doorbells = self.watched_owners.iter().filter_map(|owner| self.doorbells.get(owner));
+        doorbells.map(|doorbell| doorbell.memory.doorbell())
     }
 
     /// Sleeps until a call is submitted, `other` is not 0, or the time is over.
-    pub(crate) fn sleep(&mut self, other: &AtomicU32, timeout_ns: u64) -> Waited {
-        let Self { rings, watched, .. } = self;
+    pub(crate) fn sleep(&self, other: &AtomicU32, timeout_ns: u64) -> Waited {
         let mut words = futex::Words::new(other);
-        for &key in &*watched {
-            let Some(ring) = rings.get_mut(key) else { continue };
-            if ring.is_in_call {
-                continue;
-            }
-            ring.set_watch(Watch::Asleep);
-            let turn = ring.page().words.turn();
-            words.add(ring.page().words.turn_word(), turn as u32);
+        for doorbell in self.watched_doorbells() {
+            words.add(doorbell.word(), doorbell.fall_asleep());
         }
         let waited = if self.has_call() { Waited::Woken } else { words.wait(timeout_ns) };
-        for &key in &self.watched {
-            if let Some(ring) = self.rings.get_mut(key).filter(|ring| ring.watch == Watch::Asleep) {
-                ring.set_watch(Watch::Awake);
-            }
-        }
+        self.watched_doorbells().for_each(Doorbell::wake_up);
         waited
     }
 

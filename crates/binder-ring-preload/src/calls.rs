@@ -3,6 +3,7 @@
 use std::ffi::c_int;
 
 use binder_ring::call::{CallResult, MAX_FILES, Outcome, ParcelBytes};
+use binder_ring::doorbell::Doorbell;
 use binder_ring::page::{PARCEL_BYTES, Page, STREAM_BYTES};
 use binder_ring::turn::{Submitted, Turn, Watch};
 use binder_ring::{RING_FILES, RING_INTERRUPT};
@@ -10,6 +11,7 @@ use binder_uapi::command::{BC_REPLY, BC_TRANSACTION};
 use binder_uapi::ioctl::{BINDER_WRITE_READ, payload_len};
 use binder_uapi::{BinderTransactionData, BinderWriteRead};
 
+use crate::fd_transfer;
 use crate::own_memory;
 use crate::system::{self, Errno};
 use crate::threads::{self, Entry};
@@ -75,20 +77,20 @@ static ZERO: u32 = 0;
 ///
 /// As for the ioctl.
 unsafe fn call(entry: &Entry, fd: c_int, argument: usize) -> Result<c_int, Errno> {
-    if let Some(page) = entry.page() {
+    if let (Some(page), Some(doorbell)) = (entry.page(), entry.doorbell()) {
         match page.words.watch() {
             Watch::Off => {}
             _ if !entry.is_for(fd) => entry.drop_ring(),
             Watch::Ended => entry.drop_ring(),
-            Watch::Awake | Watch::Asleep
+            Watch::On
                 if entry.argument.is_writable(argument as u64, size_of::<BinderWriteRead>()) =>
             {
                 // SAFETY: it can be read and written.
-                if let Some(result) = unsafe { call_by_ring(entry, page, fd, argument) } {
+                if let Some(result) = unsafe { call_by_ring(entry, page, doorbell, fd, argument) } {
                     return result;
                 }
             }
-            Watch::Awake | Watch::Asleep => {}
+            Watch::On => {}
         }
     }
     // SAFETY: the caller's.
@@ -138,6 +140,7 @@ fn close_all(numbers: &[u32]) {
 unsafe fn call_by_ring(
     entry: &Entry,
     page: &Page,
+    doorbell: &Doorbell,
     fd: c_int,
     argument: usize,
 ) -> Option<Result<c_int, Errno>> {
@@ -160,9 +163,9 @@ unsafe fn call_by_ring(
         if !page.write_call(bwr, commands, find_parcel(commands), fetched.numbers()) {
             return None;
         }
-        match page.words.submit() {
+        match page.words.submit(doorbell) {
             Submitted::Seen => {}
-            Submitted::WakeDaemon => system::wake(page.words.turn_word()),
+            Submitted::WakeDaemon => system::wake(doorbell.word()),
             Submitted::Withdrawn(watch) => {
                 if watch == Watch::Ended {
                     entry.drop_ring();
@@ -291,34 +294,22 @@ fn parcel_of(data: &BinderTransactionData) -> Option<ParcelBytes<'static>> {
 
 /// Receives the files of the transaction that the read takes. `None`: the daemon has not sent them.
 fn fetch_files(fd: c_int) -> Option<Fetched> {
-    system::keep_errno(|| {
-        let mut sockets = [-1; 2];
-        // SAFETY: the array is ours.
-        let made = unsafe {
-            let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
-            libc::socketpair(libc::AF_UNIX, kind, 0, sockets.as_mut_ptr())
-        };
-        if made != 0 {
-            return None;
-        }
-        let socket = sockets[1] as u32;
+    let mut fetched = Fetched::none();
+    fetched.count = fd_transfer::receive(&mut fetched.numbers, |socket| {
         // SAFETY: the argument is ours.
-        let sent = unsafe { system::ioctl(fd, RING_FILES, &raw const socket as usize) };
-        let fetched = sent.ok().and_then(|_| receive(sockets[0]));
-        sockets.into_iter().for_each(system::close);
-        let mut fetched = fetched?;
-        for number in &mut fetched.numbers[..fetched.count] {
-            *number = lowest(*number);
-        }
-        Some(fetched)
-    })
+        unsafe { system::ioctl(fd, RING_FILES, &raw const socket as usize) }.is_ok()
+    })?;
+    for number in &mut fetched.numbers[..fetched.count] {
+        *number = lowest(*number);
+    }
+    Some(fetched)
 }
 
 /// Moves a descriptor to the lowest free number, which the driver would have chosen: the sockets
 /// have occupied two of them.
 fn lowest(number: u32) -> u32 {
     // SAFETY: the descriptor was received by us just now.
-    unsafe {
+    system::keep_errno(|| unsafe {
         let moved = libc::fcntl(number as c_int, libc::F_DUPFD_CLOEXEC, 0);
         let (kept, closed) = if (0..number as c_int).contains(&moved) {
             (moved as u32, number as c_int)
@@ -327,41 +318,5 @@ fn lowest(number: u32) -> u32 {
         };
         libc::close(closed);
         kept
-    }
-}
-
-fn receive(socket: c_int) -> Option<Fetched> {
-    const CONTROL: usize = 24 + 4 * MAX_FILES;
-    #[repr(align(8))]
-    struct Control([u8; CONTROL]);
-    let (mut control, mut byte) = (Control([0; CONTROL]), 0_u8);
-    let mut part = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
-    // SAFETY: the structure consists of numbers and pointers that may be null.
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_iov = &raw mut part;
-    message.msg_iovlen = 1;
-    message.msg_control = control.0.as_mut_ptr().cast();
-    message.msg_controllen = CONTROL as _;
-    // Binder installs descriptors with O_CLOEXEC.
-    let flags = libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT;
-    // SAFETY: all parts of the message are ours.
-    unsafe {
-        if libc::recvmsg(socket, &mut message, flags) < 1 {
-            return None;
-        }
-        let head = libc::CMSG_FIRSTHDR(&message);
-        if head.is_null() || (*head).cmsg_type != libc::SCM_RIGHTS {
-            return None;
-        }
-        let bytes = (*head).cmsg_len as usize - libc::CMSG_LEN(0) as usize;
-        let mut fetched = Fetched::none();
-        fetched.count = (bytes / size_of::<u32>()).min(MAX_FILES);
-        std::ptr::copy_nonoverlapping(
-            libc::CMSG_DATA(head),
-            fetched.numbers.as_mut_ptr().cast(),
-            fetched.count * size_of::<u32>(),
-        );
-        // Incomplete: the table of descriptors is full, and the transaction is refused.
-        (message.msg_flags & libc::MSG_CTRUNC == 0).then_some(fetched)
-    }
+    })
 }

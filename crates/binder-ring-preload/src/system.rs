@@ -117,10 +117,11 @@ pub(crate) fn write_own_memory(address: u64, bytes: &[u8]) -> bool {
     checked(call) == Ok(bytes.len() as c_int)
 }
 
-/// Wakes the daemon.
+/// Wakes all that wait for a word.
 pub(crate) fn wake(word: *const AtomicU32) {
     // SAFETY: the call uses the address as a key only.
-    let _ = checked(|| unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAKE, 1) });
+    let _ =
+        checked(|| unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAKE, c_int::MAX) });
 }
 
 /// Waits as long as the word has this value. `EINTR`: a handler has run; `ETIMEDOUT`: the time is

@@ -8,10 +8,13 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64};
 
+use binder_ring::call::MAX_FILES;
+use binder_ring::doorbell::Doorbell;
 use binder_ring::page::Page;
 use binder_ring::turn::Watch;
-use binder_ring::{Attach, RING_ATTACH, RING_BYTES, VERSION};
+use binder_ring::{Attach, DOORBELL_BYTES, RING_ATTACH, RING_BYTES, VERSION};
 
+use crate::fd_transfer;
 use crate::own_memory::KnownMemory;
 use crate::receive_buffer;
 use crate::system::{self, FileId};
@@ -34,6 +37,7 @@ pub(crate) struct Entry {
     inode: AtomicU64,
     requests: AtomicU32,
     page: AtomicPtr<Page>,
+    doorbell: AtomicPtr<Doorbell>,
     /// A call is in progress.
     busy: AtomicBool,
     pub(crate) argument: KnownMemory,
@@ -133,6 +137,12 @@ impl Entry {
         NonNull::new(self.page.load(Acquire)).map(|page| unsafe { page.as_ref() })
     }
 
+    /// The doorbell of a thread with a ring.
+    pub(crate) fn doorbell(&self) -> Option<&'static Doorbell> {
+        // SAFETY: as for the page.
+        NonNull::new(self.doorbell.load(Acquire)).map(|doorbell| unsafe { doorbell.as_ref() })
+    }
+
     /// Whether the descriptor still is the one that the ring is for.
     pub(crate) fn is_for(&self, fd: c_int) -> bool {
         system::file(fd).map(FileId::number) == Some(self.inode.load(Relaxed))
@@ -144,12 +154,17 @@ impl Entry {
         if !page.is_null() {
             unmap(page.cast(), RING_BYTES);
         }
+        let doorbell = self.doorbell.swap(null_mut(), AcqRel);
+        if !doorbell.is_null() {
+            unmap(doorbell.cast(), DOORBELL_BYTES);
+        }
         self.requests.store(0, Relaxed);
     }
 
     /// Forgets the ring, which the daemon may still use.
     pub(crate) fn abandon_ring(&self) {
         self.page.store(null_mut(), Release);
+        self.doorbell.store(null_mut(), Release);
         self.requests.store(0, Relaxed);
     }
 
@@ -192,26 +207,54 @@ impl Entry {
         if !is_sealed {
             return None;
         }
-        let page = map(RING_BYTES, libc::MAP_SHARED, memfd)?.cast::<Page>();
-        if !advise(page.as_ptr().cast(), RING_BYTES, libc::MADV_DONTFORK) {
-            unmap(page.as_ptr().cast(), RING_BYTES);
-            return None;
-        }
-        Some(page)
+        map_shared(memfd, RING_BYTES).map(NonNull::cast)
     }
 
+    /// Lets the daemon map the page, and maps the doorbell that it sends.
     fn share(&self, fd: c_int, memfd: c_int, page: NonNull<Page>) -> bool {
         let token = u64::from(system::thread_id()) << 32 ^ page.as_ptr() as u64 ^ 0x6269_6e64_6572;
         // SAFETY: the page is mapped.
         unsafe { page.as_ref() }.set_token(token);
-        let attach = Attach { version: VERSION, memfd: memfd as u32, token };
-        // SAFETY: the argument is ours.
-        let attached = unsafe { system::ioctl(fd, RING_ATTACH, &raw const attach as usize) };
-        if attached.is_ok() {
-            self.page.store(page.as_ptr(), Release);
-        }
-        attached.is_ok()
+        let mut numbers = [0; MAX_FILES];
+        let received = fd_transfer::receive(&mut numbers, |socket| {
+            let attach =
+                Attach { version: VERSION, memfd: memfd as u32, token, socket, reserved: 0 };
+            // SAFETY: the argument is ours.
+            unsafe { system::ioctl(fd, RING_ATTACH, &raw const attach as usize) }.is_ok()
+        });
+        let Some(received) = received else { return false };
+        let sent = &numbers[..received];
+        let doorbell = sent.first().and_then(|&memfd| map_doorbell(memfd as c_int));
+        sent.iter().for_each(|&number| system::close(number as c_int));
+        let Some(doorbell) = doorbell else { return false };
+        self.doorbell.store(doorbell.as_ptr(), Release);
+        self.page.store(page.as_ptr(), Release);
+        true
     }
+}
+
+/// Maps a doorbell. `None`: it could shrink, or cannot be mapped.
+fn map_doorbell(memfd: c_int) -> Option<NonNull<Doorbell>> {
+    // SAFETY: the structure consists of numbers, and the descriptor is ours.
+    let is_safe = unsafe {
+        let mut stat: libc::stat = std::mem::zeroed();
+        let seals = libc::fcntl(memfd, libc::F_GET_SEALS);
+        seals >= 0
+            && seals & libc::F_SEAL_SHRINK != 0
+            && libc::fstat(memfd, &mut stat) == 0
+            && stat.st_size >= DOORBELL_BYTES as libc::off_t
+    };
+    if is_safe { map_shared(memfd, DOORBELL_BYTES).map(NonNull::cast) } else { None }
+}
+
+/// Maps a file that we share with the daemon, and excludes it from children.
+fn map_shared(fd: c_int, bytes: usize) -> Option<NonNull<libc::c_void>> {
+    let address = map(bytes, libc::MAP_SHARED, fd)?;
+    if !advise(address.as_ptr(), bytes, libc::MADV_DONTFORK) {
+        unmap(address.as_ptr(), bytes);
+        return None;
+    }
+    Some(address)
 }
 
 /// See [`REQUESTS_VARIABLE`].

@@ -6,6 +6,7 @@ use binder_uapi::BinderWriteRead;
 use zerocopy::FromZeros;
 
 use crate::call::{CallResult, Files, MAX_FILES, Outcome, ParcelBytes, TakenCall};
+use crate::doorbell::Doorbell;
 use crate::page::{Area, PARCEL_BYTES, Page, STREAM_BYTES};
 use crate::turn::{Submitted, Turn, Watch};
 
@@ -32,6 +33,8 @@ struct Answered {
 /// Both sides.
 struct Model {
     page: Box<Page>,
+    doorbell: Doorbell,
+    is_asleep: bool,
     taken: TakenCall,
     written: Option<Written>,
     answered: Option<Answered>,
@@ -40,7 +43,9 @@ struct Model {
 /// Runs steps: a byte that selects one, its length, and so many bytes.
 pub fn run(mut input: &[u8]) {
     let (page, taken) = (Box::new(Page::new()), TakenCall::default());
-    let mut model = Model { page, taken, written: None, answered: None };
+    let doorbell = Doorbell::new();
+    let mut model =
+        Model { page, doorbell, is_asleep: false, taken, written: None, answered: None };
     while let [step, len, rest @ ..] = input {
         let (bytes, rest) = rest.split_at(rest.len().min((*len).into()));
         model.step(*step, bytes);
@@ -57,7 +62,7 @@ impl Model {
                 let was_submitted = self.page.words.turn() == Turn::Submitted;
                 assert_eq!(self.page.words.withdraw(), was_submitted);
             }
-            3 => self.page.words.set_watch(watch(bytes)),
+            3 => self.set_watch(bytes),
             4 => self.take(bytes),
             5 => self.complete(bytes),
             _ => self.read_result(),
@@ -72,12 +77,16 @@ impl Model {
         word[..len].copy_from_slice(&value[..len]);
         let value = u64::from_le_bytes(word);
         let page = &self.page;
-        match area % 5 {
+        match area % 6 {
             0 => page.words.set_raw(value as u32, (value >> 32) as u32),
             1 => set(&page.head, at, value),
             2 => set(&page.commands, at, value),
             3 => set(&page.returns, at, value),
-            _ => set(&page.parcel, at, value),
+            4 => set(&page.parcel, at, value),
+            _ => {
+                self.doorbell.set_raw(value as u32);
+                self.is_asleep = value & 1 != 0;
+            }
         }
         (self.written, self.answered) = (None, None);
     }
@@ -96,13 +105,27 @@ impl Model {
         let (commands, parcel) = (commands.to_vec(), parcel.to_vec());
         (self.written, self.answered) = (Some(Written { commands, parcel, arrived }), None);
         let watch = self.page.words.watch();
-        match self.page.words.submit() {
-            Submitted::Seen => assert_eq!(watch, Watch::Awake),
-            Submitted::WakeDaemon => assert_eq!(watch, Watch::Asleep),
+        match self.page.words.submit(&self.doorbell) {
+            Submitted::Seen => assert_eq!((watch, self.is_asleep), (Watch::On, false)),
+            Submitted::WakeDaemon => assert_eq!((watch, self.is_asleep), (Watch::On, true)),
             Submitted::Withdrawn(found) => {
                 assert_eq!(found, watch);
                 assert_eq!(self.page.words.turn(), Turn::Idle);
             }
+        }
+    }
+
+    /// The daemon watches the ring or does not, and sleeps or does not.
+    fn set_watch(&mut self, bytes: &[u8]) {
+        let choice = bytes.first().copied().unwrap_or(0);
+        let watch = [Watch::Off, Watch::On, Watch::On, Watch::Ended][usize::from(choice % 4)];
+        self.page.words.set_watch(watch);
+        self.is_asleep = choice & 4 != 0;
+        if self.is_asleep {
+            let value = self.doorbell.fall_asleep();
+            assert_eq!(self.doorbell.fall_asleep(), value);
+        } else {
+            self.doorbell.wake_up();
         }
     }
 
@@ -159,15 +182,6 @@ impl Model {
         let mut read = vec![0; returns.len()];
         self.page.read_returns(&mut read);
         assert_eq!(&read, returns);
-    }
-}
-
-fn watch(bytes: &[u8]) -> Watch {
-    match bytes.first().copied().unwrap_or(0) % 4 {
-        0 => Watch::Off,
-        1 => Watch::Awake,
-        2 => Watch::Asleep,
-        _ => Watch::Ended,
     }
 }
 

@@ -3,8 +3,9 @@
 //! A thread that calls often attaches a *ring*: a sealed memfd of [`RING_BYTES`] that both map. It
 //! then submits a `BINDER_WRITE_READ` by writing it there and waking the daemon, and waits on a
 //! futex, instead of making a FUSE request. There is one ring per thread and open, so it has one
-//! slot, and each side waits on one word.
+//! slot, and its thread waits on one word of it; the daemon waits on one word of each owner.
 //!
+//! * [`doorbell`]: whether the daemon sleeps, in the memory of an owner: atomic;
 //! * [`turn`]: whose turn it is, and whether the daemon watches: the atomic part;
 //! * [`page`]: the layout of the memory, and how bytes are copied in and out;
 //! * [`call`]: the contents of a call and of its result.
@@ -16,6 +17,7 @@
 
 mod atomics;
 pub mod call;
+pub mod doorbell;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod page;
@@ -27,9 +29,11 @@ mod loom_tests;
 use binder_uapi::ioctl::BINDER_WRITE_READ;
 
 /// Version of the layout and of the protocol: the daemon refuses any other.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Bytes of a ring, a multiple of the page size of the architectures that we support.
 pub const RING_BYTES: usize = 32 << 10;
+/// Bytes of a doorbell's memory, of which the first word is used: a page at most.
+pub const DOORBELL_BYTES: usize = 4 << 10;
 
 /// Number of the ioctls below, among those with the type byte of binder; the kernel's driver uses
 /// numbers up to 19 and returns `EINVAL` for all others.
@@ -58,4 +62,9 @@ pub struct Attach {
     /// The number that the memory contains ([`page::Page::token`]): another thread of the caller
     /// may have replaced the descriptor.
     pub token: u64,
+    /// Number of a socket in the caller's process, over which the daemon sends a memfd: the
+    /// [doorbell] of the caller's owner, [`DOORBELL_BYTES`] that are sealed against resizing.
+    pub socket: u32,
+    /// 0.
+    pub reserved: u32,
 }

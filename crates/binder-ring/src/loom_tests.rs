@@ -6,6 +6,9 @@
 mod atomics {
     pub(super) use loom::sync::atomic::{AtomicU32, Ordering, fence};
 }
+#[path = "doorbell.rs"]
+#[expect(dead_code, reason = "parts are for futexes")]
+mod doorbell;
 #[path = "turn.rs"]
 #[expect(dead_code, reason = "parts are for futexes")]
 mod turn;
@@ -13,29 +16,50 @@ mod turn;
 use loom::sync::Arc;
 use loom::thread;
 
+use doorbell::Doorbell;
 use turn::{Submitted, Turn, Watch, Words};
 
-/// The daemon goes to sleep: it says so and looks once more. True: it has taken a call.
-fn go_to_sleep(words: &Words) -> bool {
-    words.set_watch(Watch::Asleep);
-    words.take()
+/// A ring that is watched, and the doorbell.
+fn watched() -> Arc<(Words, Doorbell)> {
+    let words = Words::new();
+    words.set_watch(Watch::On);
+    Arc::new((words, Doorbell::new()))
 }
 
 #[test]
 fn a_daemon_that_falls_asleep_is_woken_or_sees_the_call() {
     loom::model(|| {
-        let words = Arc::new(Words::new());
-        words.set_watch(Watch::Awake);
+        let shared = watched();
         let client = {
-            let words = Arc::clone(&words);
-            thread::spawn(move || words.submit())
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || shared.0.submit(&shared.1))
         };
-        let taken = go_to_sleep(&words);
+        let value = shared.1.fall_asleep();
+        let taken = shared.0.take();
         match client.join().unwrap() {
             Submitted::Seen => assert!(taken),
-            Submitted::WakeDaemon => assert!(taken || words.take()),
+            // Also if it is woken before it sleeps: the value has changed.
+            Submitted::WakeDaemon => assert_ne!(shared.1.fall_asleep(), value),
             Submitted::Withdrawn(_) => panic!("the daemon watches"),
         }
+    });
+}
+
+#[test]
+fn a_daemon_that_wakes_sees_the_calls_that_do_not_wake_it() {
+    loom::model(|| {
+        let shared = watched();
+        let client = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || shared.0.submit(&shared.1))
+        };
+        // Another client wakes it.
+        shared.1.fall_asleep();
+        shared.1.wake_up();
+        let early = shared.0.take();
+        shared.1.fall_asleep();
+        let taken = early || shared.0.take();
+        assert!(taken || client.join().unwrap() == Submitted::WakeDaemon);
     });
 }
 
@@ -43,12 +67,12 @@ fn a_daemon_that_falls_asleep_is_woken_or_sees_the_call() {
 fn a_call_is_withdrawn_or_taken_when_the_daemon_stops_watching() {
     for last in [Watch::Off, Watch::Ended] {
         loom::model(move || {
-            let words = Arc::new(Words::new());
-            words.set_watch(Watch::Awake);
+            let shared = watched();
             let client = {
-                let words = Arc::clone(&words);
-                thread::spawn(move || words.submit())
+                let shared = Arc::clone(&shared);
+                thread::spawn(move || shared.0.submit(&shared.1))
             };
+            let words = &shared.0;
             words.set_watch(last);
             let taken = words.take();
             let submitted = client.join().unwrap();
@@ -62,14 +86,13 @@ fn a_call_is_withdrawn_or_taken_when_the_daemon_stops_watching() {
 #[test]
 fn a_call_that_is_withdrawn_is_not_taken() {
     loom::model(|| {
-        let words = Arc::new(Words::new());
-        words.set_watch(Watch::Awake);
-        let _ = words.submit();
+        let shared = watched();
+        let _ = shared.0.submit(&shared.1);
         let client = {
-            let words = Arc::clone(&words);
-            thread::spawn(move || words.withdraw())
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || shared.0.withdraw())
         };
-        let taken = words.take();
+        let taken = shared.0.take();
         assert_ne!(taken, client.join().unwrap());
     });
 }

@@ -2,11 +2,12 @@
 //!
 //! The client submits, the daemon takes and completes. A client whose call was not taken yet can
 //! withdraw it. To submit is not enough: the daemon looks at the rings that it watches only, and it
-//! sleeps if none of them has a call. So the daemon says in a second word which of these is the
-//! case, and each side writes its own word before it reads the other's: either the client sees that
-//! the daemon sleeps, or the daemon sees the call.
+//! sleeps if none of them has a call. It says the first in a second word and the other at the
+//! [doorbell](super::doorbell), and each side writes its own word before it reads the other's:
+//! either the client sees that the daemon sleeps, or the daemon sees the call.
 
 use super::atomics::{AtomicU32, Ordering, fence};
+use super::doorbell::Doorbell;
 
 /// Whose turn it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,11 +30,9 @@ pub enum Watch {
     /// It does not look at the ring.
     Off = 0,
     /// It looks at the ring before it sleeps.
-    Awake = 1,
-    /// It sleeps, on the ring's [`Turn`] too, and has to be woken.
-    Asleep = 2,
+    On = 1,
     /// It has ended the ring for ever.
-    Ended = 3,
+    Ended = 2,
 }
 
 /// What the client has to do after it has submitted a call.
@@ -69,9 +68,8 @@ impl Turn {
 impl Watch {
     fn of(word: u32) -> Self {
         match word {
-            1 => Self::Awake,
-            2 => Self::Asleep,
-            3 => Self::Ended,
+            1 => Self::On,
+            2 => Self::Ended,
             _ => Self::Off,
         }
     }
@@ -104,13 +102,13 @@ impl Words {
         Watch::of(self.watch.load(Ordering::Relaxed))
     }
 
-    /// Client: submits the call that it has written.
-    pub fn submit(&self) -> Submitted {
+    /// Client: submits the call that it has written. The doorbell is its owner's.
+    pub fn submit(&self, doorbell: &Doorbell) -> Submitted {
         self.turn.store(Turn::Submitted as u32, Ordering::Release);
         fence(Ordering::SeqCst);
         match self.watch() {
-            Watch::Awake => Submitted::Seen,
-            Watch::Asleep => Submitted::WakeDaemon,
+            Watch::On if doorbell.ring() => Submitted::WakeDaemon,
+            Watch::On => Submitted::Seen,
             // A daemon that stops watching looks once more, so it may have taken the call.
             watch if self.withdraw() => Submitted::Withdrawn(watch),
             _ => Submitted::Seen,

@@ -7,7 +7,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use binder_driver::{Caller, Errno, HeldReads, Interrupt, WriteRead};
@@ -112,7 +112,14 @@ impl Server {
         attached.map_err(|refusal| {
             tracing::debug!("thread {}: no ring: {refusal}", caller.tid);
             refusal.errno()
-        })
+        })?;
+        let doorbell = self.host.rings.doorbell_of(caller.tid);
+        let doorbell = doorbell.and_then(|it| it.try_clone_to_owned().ok()).ok_or(Errno::ENOMEM);
+        let sent = doorbell.and_then(|it| self.send_to(caller, attach.socket, &[it.as_fd()]));
+        if sent.is_err() {
+            self.end_ring(caller.tid);
+        }
+        sent
     }
 
     /// The thread has a signal, or its call lasts long.
@@ -132,13 +139,18 @@ impl Server {
         if files.is_empty() {
             return Err(Errno::ENOENT);
         }
+        let files: Vec<_> = files.iter().map(|file| file.as_fd()).collect();
+        self.send_to(caller, socket, &files)
+    }
+
+    /// Sends descriptors over a socket of the caller.
+    fn send_to(&mut self, caller: Caller, socket: u32, fds: &[BorrowedFd]) -> Result<(), Errno> {
         let charge = self.host.charge(caller);
         let token = self.host.files.take(charge, caller.tid, socket)?;
         let sent = self.host.files.get(token).map(|socket| {
-            let fds: Vec<_> = files.iter().map(|file| file.as_fd()).collect();
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FILES))];
             let mut control = SendAncillaryBuffer::new(&mut space);
-            control.push(SendAncillaryMessage::ScmRights(&fds));
+            control.push(SendAncillaryMessage::ScmRights(fds));
             let bytes = [io::IoSlice::new(&[0])];
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
             rustix::net::sendmsg(socket.as_fd(), &bytes, &mut control, flags)

@@ -11,7 +11,7 @@ use binder_ring::{RING_BYTES, RING_FILES, RING_INTERRUPT, VERSION};
 use binder_uapi::ioctl::BINDER_WRITE_READ;
 use e2e::bus::RINGS;
 use e2e::random::Random;
-use e2e::ring_client::{TOKEN, attach, memory};
+use e2e::ring_client::{Ring, TOKEN, attach};
 use e2e::{Bus, Mapping, Peer, wait};
 use rustix::fs::SealFlags;
 
@@ -92,22 +92,22 @@ fn only_sealed_memory_of_the_opener_is_attached() {
             (RING_BYTES * 2, whole, VERSION, TOKEN),
         ];
         for (bytes, seals, version, token) in attempts {
-            let (memfd, _ring) = memory(bytes, seals);
-            let attached = attach(&client, version, memfd.as_raw_fd(), token);
+            let attached = Ring::new(bytes, seals).attach_as(&client, version, token);
             assert_eq!(attached, Err(Errno::INVAL), "{bytes} {seals:?} {version} {token}");
         }
         // Any file of the client may be named.
         let file = std::fs::File::open("/dev/zero").unwrap();
-        assert_eq!(attach(&client, VERSION, file.as_raw_fd(), 0), Err(Errno::INVAL));
-        assert_eq!(attach(&client, VERSION, -1, 0), Err(Errno::BADF));
+        for (number, errno) in [(file.as_raw_fd(), Errno::INVAL), (-1, Errno::BADF)] {
+            assert_eq!(attach(&client, VERSION, number, 0).err(), Some(errno));
+        }
         let closed = wait::until(wait::PATIENCE, || (bus.descriptors() <= before).then_some(()));
         assert!(closed.is_some(), "{} descriptors, {before} before", bus.descriptors());
-        let (memfd, ring) = memory(RING_BYTES, whole);
-        attach(&client, VERSION, memfd.as_raw_fd(), TOKEN).unwrap();
+        let mut ring = Ring::new(RING_BYTES, whole);
+        ring.attach(&client).unwrap();
         assert_ne!(ring.page().words.watch(), Watch::Ended);
         // A second ring replaces the first.
-        let (memfd, second) = memory(RING_BYTES, whole);
-        attach(&client, VERSION, memfd.as_raw_fd(), TOKEN).unwrap();
+        let mut second = Ring::new(RING_BYTES, whole);
+        second.attach(&client).unwrap();
         assert_eq!(ring.page().words.watch(), Watch::Ended);
         drop(client);
         let ended = || (second.page().words.watch() == Watch::Ended).then_some(());
@@ -120,8 +120,7 @@ fn a_bus_without_rings_refuses_them() {
     let bus = Bus::start_with(Mapping::Passthrough, |_| ());
     on_this_bus(bus, Mapping::Passthrough, |bus| {
         let client = open(bus);
-        let (memfd, _ring) = memory(RING_BYTES, SealFlags::SHRINK);
-        let attached = attach(&client, VERSION, memfd.as_raw_fd(), TOKEN);
+        let attached = Ring::new(RING_BYTES, SealFlags::SHRINK).attach(&client);
         // The tests of this file may run over rings themselves.
         let accepts = std::env::var_os(RINGS).is_some();
         assert_eq!(attached.is_ok(), accepts);
@@ -140,10 +139,10 @@ fn a_client_that_writes_anything_to_its_ring_harms_itself_only() {
         let client = Client::open(bus.device("vndbinder"), &Options::default()).unwrap();
         std::thread::scope(|scope| {
             scope.spawn(move || {
-                let (memfd, ring) = memory(RING_BYTES, SealFlags::SHRINK);
+                let mut ring = Ring::new(RING_BYTES, SealFlags::SHRINK);
                 for round in 0..2_000 {
-                    if ring.page().words.watch() != Watch::Awake {
-                        let _ = attach(&client, VERSION, memfd.as_raw_fd(), TOKEN);
+                    if ring.page().words.watch() != Watch::On {
+                        let _ = ring.attach(&client);
                     }
                     let words = ring.words();
                     for _ in 0..40 {
@@ -161,7 +160,11 @@ fn a_client_that_writes_anything_to_its_ring_harms_itself_only() {
                             unsafe { words.add(at as usize).write_volatile(value) };
                         }
                     }
-                    let _ = ring.page().words.submit();
+                    let doorbell = ring.doorbell().word().cast_mut().cast::<u32>();
+                    // SAFETY: as above.
+                    unsafe { doorbell.write_volatile(random.below(1 << 32) as u32) };
+                    ring.take_wake_ups();
+                    let _ = ring.submit();
                     let number = 0_u32;
                     let also = [RING_INTERRUPT, RING_FILES][round % 2];
                     // SAFETY: the argument is a live value.
@@ -180,12 +183,12 @@ fn a_client_that_writes_anything_to_its_ring_harms_itself_only() {
 fn a_call_that_is_not_taken_can_be_withdrawn() {
     on_bus_with_rings(|bus| {
         let client = open(bus);
-        let (memfd, ring) = memory(RING_BYTES, SealFlags::SHRINK);
-        attach(&client, VERSION, memfd.as_raw_fd(), TOKEN).unwrap();
+        let mut ring = Ring::new(RING_BYTES, SealFlags::SHRINK);
+        ring.attach(&client).unwrap();
         // A thread that does not call is not watched for long.
         let off = || (ring.page().words.watch() == Watch::Off).then_some(());
         assert!(wait::until(wait::PATIENCE, off).is_some(), "{:?}", ring.page().words.watch());
-        let submitted = ring.page().words.submit();
+        let submitted = ring.submit();
         assert_eq!(submitted, binder_ring::turn::Submitted::Withdrawn(Watch::Off));
         assert_eq!(ring.page().words.turn(), Turn::Idle);
     });
@@ -209,10 +212,11 @@ fn files_arrive_while_the_daemon_stops_watching_rings() {
         let is_ended = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let (memfd, ring) = memory(RING_BYTES, SealFlags::SHRINK);
+                let mut ring = Ring::new(RING_BYTES, SealFlags::SHRINK);
+                ring.attach(&waker).unwrap();
                 while !is_ended.load(Ordering::Relaxed) {
                     if ring.page().words.watch() == Watch::Off {
-                        attach(&waker, VERSION, memfd.as_raw_fd(), TOKEN).unwrap();
+                        ring.attach(&waker).unwrap();
                     }
                     ring.wake();
                 }
@@ -223,6 +227,32 @@ fn files_arrive_while_the_daemon_stops_watching_rings() {
             }
         });
         assert_eq!(descriptors(service.pid()), before, "the service's table has grown");
+    });
+}
+
+/// Who takes the wake-ups of its own owner's doorbell delays that owner's calls, and loses none.
+#[test]
+fn a_doorbell_is_of_one_owner() {
+    on_bus_with_rings(|bus| {
+        let program = Path::new(env!("CARGO_BIN_EXE_peer"));
+        let start = |words: &[&str]| {
+            Peer::start_by(program, &bus.device("binder"), words, |mut it| {
+                over_rings(&mut it).spawn()
+            })
+        };
+        let service = start(&["files", NOBODY]);
+        service.expect("ready");
+        let take = |words: &[&str]| {
+            let thief = Peer::start_on(bus, program, "binder", words);
+            let doorbell = thief.line().expect("it names the doorbell");
+            start(&["files-cost", "30"]).wait_for_success();
+            (thief, doorbell)
+        };
+        let (_first, of_root) = take(&["doorbell"]);
+        let (_second, also_of_root) = take(&["doorbell"]);
+        let (_third, of_nobody) = take(&["as-nobody", "doorbell"]);
+        assert_eq!(of_root, also_of_root);
+        assert_ne!(of_root, of_nobody);
     });
 }
 
