@@ -74,7 +74,10 @@ def payload(name: str, directory: Path | None) -> list[tuple[Path, str]]:
 
 
 def script(daemon: OomDaemon, scenario: str) -> str:
-    """Shell script: starts the daemon, waits until it is ready (20 s), runs the scenario, and reports if the daemon died."""
+    """Shell script: starts the daemon, waits until it is ready (20 s), runs the scenario, and reports if the daemon died.
+
+    The shell must outlive the shortage: if what is short is in no resident set, it would be among the largest processes.
+    """
     return f"""
 ( {daemon.start} ) >/run/lab/daemon.log 2>&1 &
 daemon=$!
@@ -88,6 +91,7 @@ until {daemon.ready}; do
     fi
     sleep 0.1
 done
+echo -1000 >/proc/self/oom_score_adj
 {scenario}
 status=$?
 kill -0 $daemon 2>/dev/null || echo "the daemon did not survive" >&2
