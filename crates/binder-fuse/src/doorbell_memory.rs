@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use binder_ring::DOORBELL_BYTES;
 use binder_ring::doorbell::Doorbell;
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use headroom_linux::sealed_memfd::sealed_memfd;
 use rustix::mm::MapFlags;
 
 use crate::shared_mapping::SharedMapping;
@@ -19,10 +19,7 @@ pub(crate) struct DoorbellMemory {
 impl DoorbellMemory {
     /// New memory, sealed against resizing.
     pub(crate) fn new() -> io::Result<Self> {
-        let memfd =
-            memfd_create("binder-doorbell", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-        ftruncate(&memfd, DOORBELL_BYTES as u64)?;
-        fcntl_add_seals(&memfd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        let memfd = sealed_memfd("binder-doorbell", DOORBELL_BYTES as u64)?;
         let mapping = SharedMapping::new(&memfd, DOORBELL_BYTES, MapFlags::POPULATE)?;
         Ok(Self { memfd, mapping })
     }

@@ -122,14 +122,8 @@ impl Fetched {
 
 impl Drop for Fetched {
     fn drop(&mut self) {
-        close_all(self.numbers());
+        fd_transfer::close_all(self.numbers());
     }
-}
-
-/// Closes descriptors that the daemon has passed to us: the program does not know them, or has
-/// freed the buffer that contains them.
-fn close_all(numbers: &[u32]) {
-    numbers.iter().for_each(|&number| system::close(number as c_int));
 }
 
 /// `None`: the call is to be made by a system call, with the argument as it is now.
@@ -258,7 +252,7 @@ unsafe fn deliver(
     }
     // SAFETY: the caller's.
     unsafe { argument.write_unaligned(result.argument) };
-    close_all(result.closes.numbers());
+    fd_transfer::close_all(result.closes.numbers());
     is_written
 }
 

@@ -30,6 +30,12 @@ pub(crate) fn receive(
     })
 }
 
+/// Closes descriptors that the daemon has passed to us: the program does not know them, or has
+/// freed the buffer that contains them.
+pub(crate) fn close_all(numbers: &[u32]) {
+    numbers.iter().for_each(|&number| system::close(number as c_int));
+}
+
 fn receive_from(socket: c_int, numbers: &mut [u32; MAX_FILES]) -> Option<usize> {
     const CONTROL: usize = 24 + 4 * MAX_FILES;
     #[repr(align(8))]
@@ -64,7 +70,7 @@ fn receive_from(socket: c_int, numbers: &mut [u32; MAX_FILES]) -> Option<usize> 
             return Some(count);
         }
         // The table of descriptors is full.
-        numbers[..count].iter().for_each(|&number| system::close(number as c_int));
+        close_all(&numbers[..count]);
         None
     }
 }

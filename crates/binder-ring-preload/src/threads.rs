@@ -225,7 +225,7 @@ impl Entry {
         let Some(received) = received else { return false };
         let sent = &numbers[..received];
         let doorbell = sent.first().and_then(|&memfd| map_doorbell(memfd as c_int));
-        sent.iter().for_each(|&number| system::close(number as c_int));
+        fd_transfer::close_all(sent);
         let Some(doorbell) = doorbell else { return false };
         self.doorbell.store(doorbell.as_ptr(), Release);
         self.page.store(page.as_ptr(), Release);

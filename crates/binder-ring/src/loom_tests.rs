@@ -26,14 +26,17 @@ fn watched() -> Arc<(Words, Doorbell)> {
     Arc::new((words, Doorbell::new()))
 }
 
+/// A client that submits a call.
+fn submit(shared: &Arc<(Words, Doorbell)>) -> thread::JoinHandle<Submitted> {
+    let shared = Arc::clone(shared);
+    thread::spawn(move || shared.0.submit(&shared.1))
+}
+
 #[test]
 fn a_daemon_that_falls_asleep_is_woken_or_sees_the_call() {
     loom::model(|| {
         let shared = watched();
-        let client = {
-            let shared = Arc::clone(&shared);
-            thread::spawn(move || shared.0.submit(&shared.1))
-        };
+        let client = submit(&shared);
         let value = shared.1.fall_asleep();
         let taken = shared.0.take();
         match client.join().unwrap() {
@@ -49,10 +52,7 @@ fn a_daemon_that_falls_asleep_is_woken_or_sees_the_call() {
 fn a_daemon_that_wakes_sees_the_calls_that_do_not_wake_it() {
     loom::model(|| {
         let shared = watched();
-        let client = {
-            let shared = Arc::clone(&shared);
-            thread::spawn(move || shared.0.submit(&shared.1))
-        };
+        let client = submit(&shared);
         // Another client wakes it.
         shared.1.fall_asleep();
         shared.1.wake_up();
@@ -68,10 +68,7 @@ fn a_call_is_withdrawn_or_taken_when_the_daemon_stops_watching() {
     for last in [Watch::Off, Watch::Ended] {
         loom::model(move || {
             let shared = watched();
-            let client = {
-                let shared = Arc::clone(&shared);
-                thread::spawn(move || shared.0.submit(&shared.1))
-            };
+            let client = submit(&shared);
             let words = &shared.0;
             words.set_watch(last);
             let taken = words.take();

@@ -6,6 +6,7 @@
 //! * [`kept_fd`]: file descriptors that stay open in the next executed program;
 //! * [`mountinfo`]: parses `/proc/<pid>/mountinfo`;
 //! * [`sched`]: scheduling policy and priority of a thread, by `sched_setattr(2)`;
+//! * [`sealed_memfd`]: memory that is shared with another process, whose length is fixed;
 //! * [`timer`]: a timer for an epoll set, by `timerfd_create(2)`.
 
 pub mod clock;
@@ -13,4 +14,5 @@ pub mod folders;
 pub mod kept_fd;
 pub mod mountinfo;
 pub mod sched;
+pub mod sealed_memfd;
 pub mod timer;

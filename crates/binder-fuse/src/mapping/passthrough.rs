@@ -6,7 +6,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use headroom_linux::kept_fd::KeptFd;
-use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, memfd_create};
+use headroom_linux::sealed_memfd::sealed_memfd;
+use rustix::fs::{FallocateFlags, fallocate};
 use rustix::mm::MapFlags;
 
 use super::{Backing, SavedBacking, checked_range};
@@ -28,12 +29,8 @@ impl Passthrough {
     /// A memfd registered as backing file. Fails without `CAP_SYS_ADMIN` in the first user
     /// namespace, and before Linux 6.9.
     pub(crate) fn new(channel: &Arc<Channel>) -> io::Result<Self> {
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let memfd = File::from(memfd_create("binder-buffers", flags)?);
-        memfd.set_len(DEVICE_SIZE)?;
-        // Writing cannot be sealed (we write, and punch holes); the length can, so that a client
-        // that obtains the file cannot make our stores fault.
-        rustix::fs::fcntl_add_seals(&memfd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        // Writing cannot be sealed: we write, and punch holes.
+        let memfd = File::from(sealed_memfd("binder-buffers", DEVICE_SIZE)?);
         let backing_id = channel.backing_open(&memfd)?;
         Ok(Self { channel: Arc::clone(channel), memfd, backing_id, view: None })
     }

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use control::lease::page;
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use headroom_linux::sealed_memfd::sealed_memfd;
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
@@ -24,10 +24,7 @@ impl SharedPage {
     /// Creates a page of zeros, and the fd to send to the client. The file is sealed against
     /// resizing.
     pub fn create() -> Result<(Self, OwnedFd), Errno> {
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let file = memfd_create("headroom-lease", flags)?;
-        ftruncate(&file, page::BYTES as u64)?;
-        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        let file = sealed_memfd("headroom-lease", page::BYTES as u64)?;
         let prot = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a fresh mapping of a file that cannot shrink, at an address of the kernel's
         // choice.
@@ -97,6 +94,8 @@ impl Drop for SharedPage {
 
 #[cfg(test)]
 mod tests {
+    use rustix::fs::ftruncate;
+
     use super::*;
 
     #[test]

@@ -20,6 +20,7 @@ use crate::on_this_bus;
 use crate::support::{expect_echo, manager, open};
 
 const LIBRARY: &str = "libbinder_ring_preload.so";
+const PEER: &str = env!("CARGO_BIN_EXE_peer");
 
 /// Runs a test on a bus that accepts rings.
 fn on_bus_with_rings(test: fn(&Bus)) {
@@ -35,6 +36,13 @@ fn on_bus_with_rings(test: fn(&Bus)) {
 fn over_rings(command: &mut Command) -> &mut Command {
     let library = test_support::programs::library(LIBRARY);
     command.env("LD_PRELOAD", library).env("BINDER_RING_REQUESTS", "1")
+}
+
+/// Starts a peer whose calls are carried by rings.
+fn start_over_rings(bus: &Bus, words: &[&str]) -> Peer {
+    Peer::start_by(Path::new(PEER), &bus.device("binder"), words, |mut it| {
+        over_rings(&mut it).spawn()
+    })
 }
 
 fn run_over_rings(command: &mut Command) -> Output {
@@ -199,13 +207,7 @@ fn a_call_that_is_not_taken_can_be_withdrawn() {
 #[test]
 fn files_arrive_while_the_daemon_stops_watching_rings() {
     on_bus_with_rings(|bus| {
-        let program = Path::new(env!("CARGO_BIN_EXE_peer"));
-        let start = |words: &[&str]| {
-            Peer::start_by(program, &bus.device("binder"), words, |mut it| {
-                over_rings(&mut it).spawn()
-            })
-        };
-        let service = start(&["files", NOBODY]);
+        let service = start_over_rings(bus, &["files", NOBODY]);
         service.expect("ready");
         let before = descriptors(service.pid());
         let waker = Client::open(bus.device("vndbinder"), &Options::default()).unwrap();
@@ -223,7 +225,7 @@ fn files_arrive_while_the_daemon_stops_watching_rings() {
             });
             let _end = Ends(&is_ended);
             for _ in 0..60 {
-                start(&["files-cost", "30"]).wait_for_success();
+                start_over_rings(bus, &["files-cost", "30"]).wait_for_success();
             }
         });
         assert_eq!(descriptors(service.pid()), before, "the service's table has grown");
@@ -234,18 +236,12 @@ fn files_arrive_while_the_daemon_stops_watching_rings() {
 #[test]
 fn a_doorbell_is_of_one_owner() {
     on_bus_with_rings(|bus| {
-        let program = Path::new(env!("CARGO_BIN_EXE_peer"));
-        let start = |words: &[&str]| {
-            Peer::start_by(program, &bus.device("binder"), words, |mut it| {
-                over_rings(&mut it).spawn()
-            })
-        };
-        let service = start(&["files", NOBODY]);
+        let service = start_over_rings(bus, &["files", NOBODY]);
         service.expect("ready");
         let take = |words: &[&str]| {
-            let thief = Peer::start_on(bus, program, "binder", words);
+            let thief = Peer::start_on(bus, Path::new(PEER), "binder", words);
             let doorbell = thief.line().expect("it names the doorbell");
-            start(&["files-cost", "30"]).wait_for_success();
+            start_over_rings(bus, &["files-cost", "30"]).wait_for_success();
             (thief, doorbell)
         };
         let (_first, of_root) = take(&["doorbell"]);
@@ -336,7 +332,7 @@ fn a_ring_that_is_left_in_any_state_harms_nobody() {
         let _manager = manager(bus);
         let innocent = open(bus);
         let mut session = binder_client::Session::new(&innocent);
-        let program = Path::new(env!("CARGO_BIN_EXE_peer"));
+        let program = Path::new(PEER);
         // The daemon keeps what it opens for the first ring.
         Peer::start_on(bus, program, "binder", &["ring", "done", "corrupts"]).wait_for_success();
         expect_echo(&mut session, 0, b"before");
