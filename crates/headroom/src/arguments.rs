@@ -232,6 +232,9 @@ pub struct Run {
     /// Old name of --fd-passing
     #[arg(long, hide = true, value_enum, conflicts_with = "fd_passing")]
     pub descriptors: Option<FdPassing>,
+    /// Make all calls by requests: accept no rings, and do not preload their library
+    #[arg(long)]
+    pub no_ring: bool,
     /// The command and its arguments
     #[arg(
         required = true,

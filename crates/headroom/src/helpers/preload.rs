@@ -10,7 +10,10 @@ use anyhow::{Context, bail, ensure};
 use crate::helpers::elf::{self, ElfKind};
 use crate::helpers::{exit_code, output};
 
-const PRELOAD: &str = "LD_PRELOAD";
+/// Names the libraries that the loader loads first.
+pub const VARIABLE: &str = "LD_PRELOAD";
+/// The library that replaces the C library's ioctl.
+pub const RINGS: &str = "libbinder_ring_preload.so";
 
 /// A library.
 pub struct Library(PathBuf);
@@ -27,6 +30,11 @@ impl Library {
         .map(Self)
     }
 
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
     /// Runs the command in place of this program; returns only on failure. The exit code is 127 if
     /// there is no such program, 126 if it cannot be executed. `lost`: what a program that does not
     /// load the library goes without.
@@ -41,7 +49,7 @@ impl Library {
         self.ensure_loadable(program, lost)?;
         let error = Command::new(program)
             .args(arguments)
-            .env(PRELOAD, self.preload()?)
+            .env(VARIABLE, self.preload()?)
             .envs(variables.iter().copied())
             .exec();
         output::warn(format_args!("cannot run {}: {error}", program.display()));
@@ -81,19 +89,24 @@ impl Library {
         Ok(())
     }
 
-    /// The value of LD_PRELOAD: this library, then those that are preloaded already.
+    /// The value of `LD_PRELOAD`.
     fn preload(&self) -> anyhow::Result<OsString> {
         let name = self.0.as_os_str();
         if name.as_encoded_bytes().iter().any(|b| matches!(b, b' ' | b':')) {
             bail!("{}: the loader takes no path with a space or a colon", self.0.display());
         }
-        let mut value = name.to_owned();
-        if let Some(already) = std::env::var_os(PRELOAD).filter(|already| !already.is_empty()) {
-            value.push(":");
-            value.push(already);
-        }
-        Ok(value)
+        Ok(before_others(name))
     }
+}
+
+/// The value of `LD_PRELOAD` that loads this library, then those that are preloaded already.
+pub fn before_others(library: &OsStr) -> OsString {
+    let mut value = library.to_owned();
+    if let Some(already) = std::env::var_os(VARIABLE).filter(|already| !already.is_empty()) {
+        value.push(":");
+        value.push(already);
+    }
+    value
 }
 
 /// Beside this program (in a build folder), or where packages install it.

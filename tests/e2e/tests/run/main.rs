@@ -30,29 +30,56 @@ fn clients_find_the_bus_where_they_look_and_call_each_other() {
     assert!(ended.out.ends_with("answered\n"), "{ended:?}");
 }
 
+/// Calls of a session; the result says whether its service has a ring.
+fn has_ring(options: &[&str], program_of_calls: &str) -> bool {
+    let script = format!(
+        "{program_of_calls} /dev/binder echo service & \
+         {program_of_calls} /dev/binder caller service 200 1 && \
+         grep -c memfd:binder-ring /proc/$!/maps; echo the end"
+    );
+    let manager = format!("{} /dev/binder manager 1", program("peer"));
+    let mut command = headroom();
+    command.args(["run", "--service-manager", &manager]).args(options);
+    let ended = outcome(command.args(["--", "sh", "-c", &script]));
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(ended.out.ends_with("the end\n"), "{ended:?}");
+    assert_eq!(ended.err, "ready\n", "{ended:?}");
+    !ended.out.ends_with("\n0\nthe end\n")
+}
+
 #[test]
-fn calls_of_attached_commands_use_rings() {
+fn calls_use_rings_unless_told_otherwise() {
     if skipped() {
         return;
     }
-    const NAME: &str = "libbinder_ring_preload.so";
-    // Any user must be able to read it.
+    let peer = program("peer");
+    assert!(has_ring(&[], &peer));
+    assert!(!has_ring(&["--no-ring"], &peer));
+    // As in the environment of another bus.
+    let attach = format!("env -u LD_PRELOAD {} binder attach -- {peer}", program("headroom"));
+    assert!(has_ring(&[], &attach));
+    assert!(!has_ring(&["--no-ring"], &attach));
+}
+
+#[test]
+fn programs_that_check_the_order_of_their_libraries_start() {
+    if skipped() {
+        return;
+    }
     let folder = tempfile::Builder::new().permissions(Permissions::from_mode(0o755)).tempdir();
     let folder = folder.unwrap();
-    let library = folder.path().join(NAME);
-    fs::copy(test_support::programs::library(NAME), &library).unwrap();
-    let peer = program("peer");
-    let attach =
-        format!("{} binder attach --library {} -- {peer}", program("headroom"), library.display());
-    let manager = format!("{peer} /dev/binder manager 1");
-    let script = format!(
-        "{attach} /dev/binder echo service & {attach} /dev/binder caller service 200 1 && \
-         grep -o memfd:binder-ring /proc/$!/maps"
-    );
-    let args = ["run", "--service-manager", &manager, "--", "sh", "-c", &script];
-    let ended = outcome(headroom().args(args));
-    assert_eq!(ended.code, Some(0), "{ended:?}");
-    assert!(ended.out.ends_with("memfd:binder-ring\n"), "{ended:?}");
+    let (source, program) = (folder.path().join("main.c"), folder.path().join("main"));
+    fs::write(&source, "int main(void) { return 7; }").unwrap();
+    let mut cc = std::process::Command::new("cc");
+    cc.arg("-fsanitize=address").arg(&source).arg("-o").arg(&program);
+    assert!(cc.status().unwrap().success());
+    // An option of the user's stays.
+    for (options, code) in [("", 7), ("verify_asan_link_order=1", 1)] {
+        let mut command = headroom();
+        command.arg("run").arg("--").arg(&program).env("ASAN_OPTIONS", options);
+        let ended = outcome(&mut command);
+        assert_eq!(ended.code, Some(code), "{options}: {ended:?}");
+    }
 }
 
 #[test]

@@ -15,6 +15,9 @@ use rustix::process::geteuid;
 /// A user without files and privileges; used only if the tests run as root.
 pub const NOBODY: u32 = 61234;
 
+/// The library that sessions preload.
+pub const RING_LIBRARY: &str = "libbinder_ring_preload.so";
+
 /// Why there are no sessions on this machine.
 fn obstacle() -> Option<String> {
     if let Err(error) = fs::OpenOptions::new().read(true).write(true).open("/dev/fuse") {
@@ -46,7 +49,8 @@ pub fn programs() -> &'static Path {
         let built = Path::new(env!("CARGO_BIN_EXE_peer")).parent().unwrap();
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("run-programs");
         let public = is_public(built);
-        if public {
+        // Cargo puts the library there if it was told to build all of the workspace.
+        if public && built.join(RING_LIBRARY).is_file() {
             return built.to_owned();
         }
         let folder = if is_public(folder.parent().unwrap()) {
@@ -61,6 +65,8 @@ pub fn programs() -> &'static Path {
                 panic!("{name}: {error}; build it first (cargo build --workspace --bins)")
             });
         }
+        let library = test_support::programs::library(RING_LIBRARY);
+        fs::copy(library, folder.join(RING_LIBRARY)).unwrap();
         folder
     })
 }

@@ -3,13 +3,10 @@
 use std::process::ExitCode;
 
 use crate::arguments::Preloaded;
-use crate::helpers::preload::Library;
-
-/// The library that replaces the C library's ioctl.
-const LIBRARY: &str = "libbinder_ring_preload.so";
+use crate::helpers::preload::{self, Library};
 
 /// Runs the command in place of this program; returns only on failure.
 pub fn attach(options: &Preloaded) -> anyhow::Result<ExitCode> {
-    let library = Library::find(LIBRARY, options.library.as_deref())?;
+    let library = Library::find(preload::RINGS, options.library.as_deref())?;
     library.run(&options.command, "its calls would all be requests", &[])
 }

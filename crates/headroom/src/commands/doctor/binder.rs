@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use super::capabilities::Capability;
 use super::check::Check;
 use super::system::System;
+use crate::helpers::preload::{self, Library};
 
 const DAEMON: &str = "headroom-binderd";
 /// The component that a check concerns: the machine-wide bus; a private one works without it.
@@ -71,6 +72,12 @@ pub fn checks(system: &System) -> Vec<Check> {
             cpu_latency(),
             "`--low-latency` of the daemon has no effect",
             "run the daemon as root; in a container, let it have the device /dev/cpu_dma_latency",
+        ),
+        Check::new(
+            "binder-rings",
+            rings(system),
+            "calls by shared memory are not available: all are requests",
+            "kernel 5.16 or newer, and the library beside `headroom` or in ../lib/headroom",
         ),
         Check::new(
             "pidfd-thread",
@@ -216,6 +223,13 @@ fn user_namespaces() -> Result<String, String> {
     } else {
         Err(format!("/bin/true: {tried}"))
     }
+}
+
+/// The daemon waits for rings by `futex_waitv`.
+fn rings(system: &System) -> Result<String, String> {
+    let found = system.since(5, 16)?;
+    let library = Library::find(preload::RINGS, None).map_err(|error| error.to_string())?;
+    Ok(format!("{found}, and {} is there", library.path().display()))
 }
 
 fn thread_pidfd() -> Result<String, String> {

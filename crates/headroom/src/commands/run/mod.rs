@@ -17,10 +17,12 @@
 //! of its clients; that also satisfies Yama.
 
 mod apparmor;
+mod empty_library;
 mod guardian;
 mod namespaces;
 mod offspring;
 mod private_dev;
+mod rings;
 mod service_manager;
 mod session;
 
@@ -33,7 +35,7 @@ use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, waitpi
 use crate::arguments::Run;
 use crate::helpers::exit_code::RUN_FAILED;
 use crate::helpers::signals::{BlockedSignals, Origin};
-use crate::helpers::{output, programs};
+use crate::helpers::{output, preload, programs};
 use namespaces::Isolation;
 use session::Session;
 
@@ -72,6 +74,12 @@ fn try_run(options: &Run) -> anyhow::Result<u8> {
     let (guardian, guarded) = guardian::start()?;
     let isolation = Isolation { users, pids: namespaces::enter_pids() };
     private_dev::build(&options.devices)?;
+    // Without the library (`headroom doctor` reports it), all calls are requests.
+    let library = preload::Library::find(preload::RINGS, None).ok().filter(|_| !options.no_ring);
+    if let Some(library) = &library {
+        rings::build(library.path())?;
+    }
+    let has_rings = library.is_some();
     let signals = BlockedSignals::block(&TAKEN).context("cannot block signals")?;
     // A pipe that is never written to: it hangs up when this process exits.
     let (hangs_up, lifeline) =
@@ -81,7 +89,7 @@ fn try_run(options: &Run) -> anyhow::Result<u8> {
         -1 => Err(std::io::Error::last_os_error()).context("cannot start the session"),
         0 => {
             drop(lifeline);
-            let session = Session { options, isolation, signals, _guarded: guarded };
+            let session = Session { options, isolation, has_rings, signals, _guarded: guarded };
             session.run(daemon, &hangs_up)
         }
         pid => {

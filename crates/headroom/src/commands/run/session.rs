@@ -17,7 +17,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use super::namespaces::{self, Isolation};
 use super::private_dev::{BUS, SOCKET};
-use super::{offspring, service_manager};
+use super::{offspring, rings, service_manager};
 use crate::arguments::{BINDERD_SOCKET_VARIABLE, FdPassing, Run};
 use crate::helpers::signals::{BlockedSignals, Origin};
 use crate::helpers::{exit_code, output, programs};
@@ -42,6 +42,8 @@ pub struct Session<'a> {
     pub options: &'a Run,
     /// The namespaces of the session.
     pub isolation: Isolation,
+    /// The folders of [`rings`] are there.
+    pub has_rings: bool,
     /// The signals to pass on, blocked already.
     pub signals: BlockedSignals,
     /// The guardian ends the bus when this is closed.
@@ -188,7 +190,10 @@ impl Session<'_> {
     fn start_daemon(&self, children: &mut Children, mut command: Command) -> anyhow::Result<()> {
         let (ready_reader, ready_writer) = pipe().context("cannot make a pipe")?;
         command.args(["--mount", BUS, "--socket", SOCKET, "--session"]);
-        command.args(["--stats", "global", "--rings"]);
+        command.args(["--stats", "global"]);
+        if !self.options.no_ring {
+            command.arg("--rings");
+        }
         command.args(["--devices", &self.options.devices.join(",")]);
         command.args(["--ready-fd", &ready_writer.as_raw_fd().to_string()]);
         if self.isolation.users {
@@ -275,9 +280,12 @@ impl Session<'_> {
         command
     }
 
-    /// Sets the variables that name the bus and its daemon.
+    /// Sets the variables that name the bus and its daemon, and preload the library of rings.
     fn surroundings(&self, command: &mut Command) {
         command.env("HEADROOM_BINDER", BUS).env(BINDERD_SOCKET_VARIABLE, SOCKET);
+        if self.has_rings {
+            rings::preload_in(command);
+        }
     }
 
     /// Detaches it from the terminal, which belongs to the command.
