@@ -6,7 +6,10 @@ use std::sync::Arc;
 
 use binder_driver::{Errno, FileToken};
 use headroom_linux::kept_fd::KeptFd;
+use headroom_linux::mountinfo::Device;
 use keyed_slab::{Key, Slab, key_types};
+use owners::Owner;
+use rustix::fs::{AtFlags, StatxFlags, makedev, statx};
 use serde::{Deserialize, Serialize};
 
 use super::closing::{Charge, ClientFile, Closers, exhausted};
@@ -67,6 +70,16 @@ impl Store {
 
     pub(crate) fn new(closers: Closers) -> Self {
         Self { files: Slab::default(), closers }
+    }
+
+    /// The owner of a file on this file system, if there is any. The file system is not asked.
+    pub(crate) fn owner_of_open(&self, on: Device) -> Option<Owner> {
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let is_there = |file: &Arc<ClientFile>| {
+            statx(&**file, c"", flags, StatxFlags::empty())
+                .is_ok_and(|stat| on.is(makedev(stat.stx_dev_major, stat.stx_dev_minor)))
+        };
+        self.files.values().find(|file| is_there(file)).map(|file| file.charge().owner)
     }
 
     /// Fetches the file behind `fd` of a thread that is in an ioctl on our device.

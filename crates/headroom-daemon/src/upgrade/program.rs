@@ -103,6 +103,8 @@ impl Program {
         let status = wait(&mut child, limit);
         let status = status.with_context(|| format!("{shown}: cannot wait for it"))?;
         let Some(status) = status else {
+            // It may be unable to end before this daemon serves its clients again.
+            let _ = std::thread::Builder::new().spawn(move || child.wait());
             bail!("{shown}: it did not verify the state within {} s", limit.as_secs());
         };
         if status.success() && text(child.stdout.take()).trim_end() == VERIFIED {
@@ -154,7 +156,7 @@ fn text(output: Option<impl Read>) -> String {
     text
 }
 
-/// Waits for the exit of a child; `None`: it was killed, since it did not exit in time.
+/// Waits for the exit of a child; `None`: it was sent SIGKILL, since it did not exit in time.
 fn wait(child: &mut Child, limit: Duration) -> io::Result<Option<ExitStatus>> {
     let deadline = Instant::now() + limit;
     loop {
@@ -163,7 +165,6 @@ fn wait(child: &mut Child, limit: Duration) -> io::Result<Option<ExitStatus>> {
         }
         if Instant::now() > deadline {
             child.kill()?;
-            child.wait()?;
             return Ok(None);
         }
         std::thread::sleep(CHECK_INTERVAL);

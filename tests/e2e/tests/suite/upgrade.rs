@@ -23,6 +23,7 @@ crate::both_mappings! {
     clients_continue_over_upgrades
     requests_that_wait_continue_after_an_upgrade
     a_file_in_transit_reaches_its_receiver_after_an_upgrade
+    an_open_of_the_bus_in_transit_refuses_an_upgrade
     a_program_that_does_not_verify_the_state_is_not_executed
 }
 
@@ -162,10 +163,7 @@ fn freeze_for(bus: &Bus, timeout: Duration) -> impl FnOnce() -> Result<(), Clien
 }
 
 fn a_file_in_transit_reaches_its_receiver_after_an_upgrade(bus: &Bus) {
-    let service = peer(bus, &["files", NOBODY]);
-    service.signal(Signal::STOP);
-    let stopped = || (wait::state(service.pid()) == Some('T')).then_some(());
-    wait::until(wait::PATIENCE, stopped).expect("the service stops");
+    let service = stopped_service(bus);
     let client = open(bus);
     let mut session = Session::new(&client);
     let (mut read, write) = std::io::pipe().unwrap();
@@ -178,6 +176,30 @@ fn a_file_in_transit_reaches_its_receiver_after_an_upgrade(bus: &Bus) {
         read.read_exact(&mut seen).map(|()| seen)
     });
     assert_eq!(&seen.unwrap(), b"seen");
+}
+
+/// A service of files that receives nothing until it is continued.
+fn stopped_service(bus: &Bus) -> Peer {
+    let service = peer(bus, &["files", NOBODY]);
+    service.signal(Signal::STOP);
+    let stopped = || (wait::state(service.pid()) == Some('T')).then_some(());
+    wait::until(wait::PATIENCE, stopped).expect("the service stops");
+    service
+}
+
+/// Whoever closes it waits for the daemon, which would wait for the program that checks the state.
+fn an_open_of_the_bus_in_transit_refuses_an_upgrade(bus: &Bus) {
+    let service = stopped_service(bus);
+    let client = open(bus);
+    let mut session = Session::new(&client);
+    let own_open = std::fs::File::open(bus.device("binder")).unwrap();
+    session.oneway(0, CALL, Parcel::new().fd(own_open.as_fd()).payload()).unwrap();
+    let Reply::Error { message } = request(bus, None) else { panic!("not refused") };
+    assert!(message.contains("an open of this bus is being passed to a client"), "{message}");
+    drop(own_open);
+    drop(service);
+    let closed = || matches!(request(bus, None), Reply::Upgraded { .. }).then_some(());
+    assert!(wait::until(wait::PATIENCE, closed).is_some(), "refused: {}", bus.log());
 }
 
 pub fn stand_in() -> &'static Path {
