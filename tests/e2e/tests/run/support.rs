@@ -41,18 +41,13 @@ pub fn skipped() -> bool {
     obstacle.is_some()
 }
 
-/// Folder with the programs, which every user can execute. (The build folder may be in a home
-/// folder.)
+/// Folder with the programs, which every user can execute, and the library beside them. (The build
+/// folder may be in a home folder, and have a library of an earlier build.)
 pub fn programs() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
         let built = Path::new(env!("CARGO_BIN_EXE_peer")).parent().unwrap();
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("run-programs");
-        let public = is_public(built);
-        // Cargo puts the library there if it was told to build all of the workspace.
-        if public && built.join(RING_LIBRARY).is_file() {
-            return built.to_owned();
-        }
         let folder = if is_public(folder.parent().unwrap()) {
             folder
         } else {
@@ -60,13 +55,16 @@ pub fn programs() -> &'static Path {
         };
         fs::create_dir_all(&folder).unwrap();
         fs::set_permissions(&folder, Permissions::from_mode(0o755)).unwrap();
-        for name in ["headroom", "headroom-binderd", "peer"] {
-            fs::copy(built.join(name), folder.join(name)).unwrap_or_else(|error| {
+        let library = test_support::programs::library(RING_LIBRARY);
+        let programs = ["headroom", "headroom-binderd", "peer"].map(|name| built.join(name));
+        for file in programs.iter().chain([&library]) {
+            let (name, copy) = (file.display(), folder.join(file.file_name().unwrap()));
+            // One that is executed cannot be written to.
+            let _ = fs::remove_file(&copy);
+            fs::copy(file, &copy).unwrap_or_else(|error| {
                 panic!("{name}: {error}; build it first (cargo build --workspace --bins)")
             });
         }
-        let library = test_support::programs::library(RING_LIBRARY);
-        fs::copy(library, folder.join(RING_LIBRARY)).unwrap();
         folder
     })
 }
