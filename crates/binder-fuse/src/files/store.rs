@@ -9,7 +9,7 @@ use headroom_linux::kept_fd::KeptFd;
 use headroom_linux::mountinfo::Device;
 use keyed_slab::{Key, Slab, key_types};
 use owners::Owner;
-use rustix::fs::{AtFlags, StatxFlags, makedev, statx};
+use rustix::fs::{AtFlags, Statx, StatxFlags, statx};
 use serde::{Deserialize, Serialize};
 
 use super::closing::{Charge, ClientFile, Closers, exhausted};
@@ -76,8 +76,9 @@ impl Store {
     pub(crate) fn owner_of_open(&self, on: Device) -> Option<Owner> {
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
         let is_there = |file: &Arc<ClientFile>| {
-            statx(&**file, c"", flags, StatxFlags::empty())
-                .is_ok_and(|stat| on.is(makedev(stat.stx_dev_major, stat.stx_dev_minor)))
+            let stat = statx(&**file, c"", flags, StatxFlags::empty());
+            let device = |it: Statx| Device { major: it.stx_dev_major, minor: it.stx_dev_minor };
+            stat.map(device) == Ok(on)
         };
         self.files.values().find(|file| is_there(file)).map(|file| file.charge().owner)
     }

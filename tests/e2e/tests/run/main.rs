@@ -11,7 +11,7 @@ mod upgrade;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 
-use support::{NOBODY, Session, headroom, outcome, program, run_script, skipped};
+use support::{NOBODY, RING_LIBRARY, Session, headroom, outcome, program, run_script, skipped};
 
 #[test]
 fn clients_find_the_bus_where_they_look_and_call_each_other() {
@@ -56,8 +56,11 @@ fn calls_use_rings_unless_told_otherwise() {
     assert!(has_ring(&[], &peer));
     assert!(!has_ring(&["--no-ring"], &peer));
     // As in the environment of another bus.
-    let attach = format!("env -u LD_PRELOAD {} binder attach -- {peer}", program("headroom"));
+    let attach = format!("env -u LD_PRELOAD {} binder attach", program("headroom"));
+    let named = format!("{attach} --library {} -- {peer}", program(RING_LIBRARY));
+    let attach = format!("{attach} -- {peer}");
     assert!(has_ring(&[], &attach));
+    assert!(has_ring(&[], &named));
     assert!(!has_ring(&["--no-ring"], &attach));
 }
 

@@ -5,12 +5,11 @@
 const HEADER: u32 = 52;
 const PROGRAM_HEADER: u32 = 32;
 const SYMBOL: u32 = 16;
-/// Readable and writable, not executable: the file system may forbid execution.
-const READ_WRITE: u32 = 6;
+/// Not executable: the file system may forbid execution.
+const READ_WRITE: u32 = libc::PF_R | libc::PF_W;
 /// The largest page of any supported machine.
 const ALIGNMENT: u32 = 0x1_0000;
 /// The version of ARM's ABI that all 32-bit ARM distributions have; no flags on other machines.
-const EM_ARM: u16 = 40;
 const EF_ARM_EABI5: u32 = 0x0500_0000;
 
 /// The ELF file for `machine` (`e_machine`), which is little-endian.
@@ -34,15 +33,18 @@ pub fn empty_library(machine: u16) -> Vec<u8> {
     let words = |file: &mut Vec<u8>, values: &[u32]| {
         values.iter().for_each(|value| file.extend_from_slice(&value.to_le_bytes()));
     };
-    // ET_DYN; then version, entry, program headers, section headers, flags.
-    shorts(&mut file, &[3, machine]);
-    let flags = if machine == EM_ARM { EF_ARM_EABI5 } else { 0 };
+    // After these: version, entry, program headers, section headers, flags.
+    shorts(&mut file, &[libc::ET_DYN, machine]);
+    let flags = if machine == libc::EM_ARM { EF_ARM_EABI5 } else { 0 };
     words(&mut file, &[1, 0, HEADER, 0, flags]);
     shorts(&mut file, &[HEADER as u16, PROGRAM_HEADER as u16, SEGMENTS as u16, 40, 0, 0]);
-    // PT_LOAD, PT_DYNAMIC, PT_GNU_STACK: type, offset, addresses, lengths, flags, alignment.
-    words(&mut file, &[1, 0, 0, 0, END, END, READ_WRITE, ALIGNMENT]);
-    words(&mut file, &[2, DYNAMIC, DYNAMIC, DYNAMIC, DYNAMIC_LEN, DYNAMIC_LEN, READ_WRITE, 4]);
-    words(&mut file, &[0x6474_e551, 0, 0, 0, 0, 0, READ_WRITE, 16]);
+    // Type, offset, addresses, lengths, flags, alignment.
+    let segments: [[u32; 8]; SEGMENTS as usize] = [
+        [libc::PT_LOAD, 0, 0, 0, END, END, READ_WRITE, ALIGNMENT],
+        [libc::PT_DYNAMIC, DYNAMIC, DYNAMIC, DYNAMIC, DYNAMIC_LEN, DYNAMIC_LEN, READ_WRITE, 4],
+        [libc::PT_GNU_STACK, 0, 0, 0, 0, 0, READ_WRITE, 16],
+    ];
+    words(&mut file, segments.as_flattened());
     // DT_HASH, DT_STRTAB, DT_SYMTAB, DT_STRSZ, DT_SYMENT, DT_NULL.
     words(&mut file, &[4, HASH, 5, STRINGS, 6, SYMBOLS, 10, 1, 11, SYMBOL, 0, 0]);
     // One bucket and one chain, without symbols but the first one, which is never one.
@@ -67,7 +69,7 @@ mod tests {
             folder.path().join("library.so"),
         );
         std::fs::write(&source, "int main(void) { return 0; }").unwrap();
-        std::fs::write(&library, empty_library(EM_ARM)).unwrap();
+        std::fs::write(&library, empty_library(libc::EM_ARM)).unwrap();
         let mut built = Command::new("arm-linux-gnueabihf-gcc");
         built.arg("-o").arg(&program).arg(&source);
         match built.status() {

@@ -75,7 +75,8 @@ fn try_run(options: &Run) -> anyhow::Result<u8> {
     let isolation = Isolation { users, pids: namespaces::enter_pids() };
     private_dev::build(&options.devices)?;
     // Without the library (`headroom doctor` reports it), all calls are requests.
-    let library = preload::Library::find(preload::RINGS, None).ok().filter(|_| !options.no_ring);
+    let find_library = || preload::Library::find(preload::RINGS, None).ok();
+    let library = (!options.no_ring).then(find_library).flatten();
     if let Some(library) = &library {
         rings::build(library.path())?;
     }

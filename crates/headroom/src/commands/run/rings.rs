@@ -15,7 +15,6 @@ use crate::helpers::preload;
 
 /// In the session's /dev: a folder for each value of `$LIB`.
 const FOLDER: &str = "/dev/headroom/rings";
-const PRELOADED: &str = "/dev/headroom/rings/$LIB/libbinder_ring_preload.so";
 /// Its runtime refuses to start a program that preloads another library, unless this is set.
 const SANITIZER_VARIABLE: &str = "ASAN_OPTIONS";
 const SANITIZER_OPTION: &str = "verify_asan_link_order=0";
@@ -32,13 +31,13 @@ struct Folders {
 const FOLDERS: Folders = Folders {
     of_64_bit: &["lib/x86_64-linux-gnu", "lib64"],
     of_32_bit: &["lib/i386-linux-gnu", "lib32"],
-    machine_32: 3,
+    machine_32: libc::EM_386,
 };
 #[cfg(target_arch = "aarch64")]
 const FOLDERS: Folders = Folders {
     of_64_bit: &["lib/aarch64-linux-gnu", "lib64"],
     of_32_bit: &["lib/arm-linux-gnueabihf", "lib/arm-linux-gnueabi", "lib32"],
-    machine_32: 40,
+    machine_32: libc::EM_ARM,
 };
 
 /// Which programs have `lib` as `$LIB`.
@@ -69,10 +68,9 @@ pub fn build(library: &Path) -> anyhow::Result<()> {
 }
 
 fn build_in(root: &Path, library: &Path, lib: Lib) -> std::io::Result<()> {
-    let name = Path::new(PRELOADED).file_name().unwrap_or_default();
     let file = |folder: &str| {
         let folder = root.join(folder);
-        std::fs::create_dir_all(&folder).map(|()| folder.join(name))
+        std::fs::create_dir_all(&folder).map(|()| folder.join(preload::RINGS))
     };
     for folder in FOLDERS.of_64_bit {
         symlink(library, file(folder)?)?;
@@ -89,7 +87,8 @@ fn build_in(root: &Path, library: &Path, lib: Lib) -> std::io::Result<()> {
 
 /// Sets the variables by which the command's programs load the library.
 pub fn preload_in(command: &mut Command) {
-    command.env(preload::VARIABLE, preload::before_others(PRELOADED.as_ref()));
+    let library = format!("{FOLDER}/$LIB/{}", preload::RINGS);
+    command.env(preload::VARIABLE, preload::before_others(library.as_ref()));
     let mut options = OsString::from(SANITIZER_OPTION);
     if let Some(already) = std::env::var_os(SANITIZER_VARIABLE) {
         options.push(":");
