@@ -13,22 +13,18 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use binder_driver::ProcessId;
+use owners::bounds::{BLOCKED_ACCESS_TIME, BLOCKED_THREADS};
 use owners::{Owner, Quota, QuotaSize, Rate, TokenBuckets, Uid};
 
 use crate::client_access::BlockedAccess;
 use crate::files::Charge;
 use crate::page_server::{LATE_AFTER, RESCUE_AFTER};
 
-/// Time of the event loop that an owner may use for blocked accesses. One token is one nanosecond.
-/// Each access delays one call of the other clients by some milliseconds; this bounds it to a few
-/// calls at once, and to one call a second.
-const BUDGET: Rate = Rate { per_second: 3_000_000, burst: 24_000_000 };
+/// One token is one nanosecond of the event loop.
+const BUDGET: Rate = BLOCKED_ACCESS_TIME.of_an_owner();
 /// With less budget, memory is touched before a call is started.
 const BUDGET_WITHOUT_TOUCH: u64 = BUDGET.burst / 2;
-/// Number of threads that may be blocked. Each pins the address space of a client.
-const BLOCKED_THREADS: QuotaSize =
-    QuotaSize { slots: 128, reserved: 8, of_an_owner: BLOCKED_OF_AN_OWNER };
-const BLOCKED_OF_AN_OWNER: usize = 8;
+const THREADS: QuotaSize = BLOCKED_THREADS.slots();
 
 /// How a call may be started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +74,7 @@ impl AccessLimits {
         Self {
             own: Owner::User(own_uid),
             budgets: TokenBuckets::new(BUDGET),
-            threads: Quota::new(BLOCKED_THREADS),
+            threads: Quota::new(THREADS),
             blocked: Vec::new(),
         }
     }
@@ -124,7 +120,7 @@ impl AccessLimits {
     fn may_block(&mut self, process: ProcessId, Charge { owner, uid }: Charge) -> bool {
         self.remove_returned();
         // The quota bounds every owner but root; this bounds root as well.
-        self.threads.held(owner) < BLOCKED_OF_AN_OWNER
+        self.threads.held(owner) < THREADS.of_an_owner
             && self.threads.check(owner, uid).is_ok()
             && self.blocked.iter().all(|blocked| blocked.process != process)
     }
@@ -344,9 +340,9 @@ mod tests {
                 for (owner, waited_ns) in &event_loop.waited_ns {
                     prop_assert!(*waited_ns <= bound_ns, "{owner}: {waited_ns} of {bound_ns}");
                     let blocked = event_loop.blocked.iter().filter(|(of, _)| of == owner).count();
-                    prop_assert!(blocked <= BLOCKED_OF_AN_OWNER);
+                    prop_assert!(blocked <= THREADS.of_an_owner);
                 }
-                prop_assert!(event_loop.blocked.len() <= BLOCKED_THREADS.slots);
+                prop_assert!(event_loop.blocked.len() <= THREADS.slots);
                 let root = start(&mut event_loop.limits, 0, Uid::ROOT, event_loop.now_ns);
                 prop_assert_eq!(root, Start::Now);
             }

@@ -8,17 +8,18 @@
 
 use std::collections::BTreeMap;
 
+use owners::bounds::AREA_LOOKUPS;
 use owners::{Owner, Rate};
 
 use crate::maps::Lookup;
 use crate::owner_budgets::{Exempt, OwnerBudgets};
 
 /// Number of areas after which a lookup is aborted. 40,000 were read in 20 ms.
-pub(crate) const MAX_AREAS: u64 = 80_000;
+pub(crate) const MAX_AREAS: u64 = AREA_LOOKUPS.of_an_owner().burst;
 /// Areas of a successful lookup that are not charged: it happens once per open.
 const FREE_AREAS: u64 = 400;
 /// Areas of its processes that are read for an owner. One token is one area.
-const BUDGET: Rate = Rate { per_second: 4_000, burst: MAX_AREAS };
+const BUDGET: Rate = AREA_LOOKUPS.of_an_owner();
 
 /// See the module's documentation.
 pub(crate) struct LookupBudgets(OwnerBudgets);

@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_millis(1);
 /// Time until the next attempt, while the owner has no time left.
 const RETRY: Duration = Duration::from_millis(100);
 /// Time of the thread that an owner may use. One token is one nanosecond.
-const BUDGET: Rate = Rate { per_second: 100_000_000, burst: 100_000_000 };
+const BUDGET: Rate = owners::bounds::FLAG_LOOKUPS.of_an_owner();
 /// Charged in advance. A lookup takes some 10 us.
 const ESTIMATE: Duration = Duration::from_micros(20);
 /// Number of reads that are taken from the queues in an iteration of the event loop.

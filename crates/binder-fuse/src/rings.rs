@@ -39,8 +39,8 @@ key_types! {
 const RING_UNIQUE: u64 = 1 << 63;
 /// Maximum number of rings of an owner, and of all: each occupies a descriptor and locks
 /// [`RING_BYTES`].
-const MAX_PER_OWNER: usize = 512;
-const MAX_RINGS: usize = 2048;
+const MAX_PER_OWNER: usize = owners::bounds::RINGS.slots().of_an_owner;
+const MAX_RINGS: usize = owners::bounds::RINGS.slots().slots;
 /// Maximum number of rings that are watched at a time, of an owner and of all. These may all be of
 /// different owners, and the kernel waits for 128 words at most.
 const MAX_WATCHED_PER_OWNER: usize = 48;

@@ -3,11 +3,8 @@
 
 use std::time::Instant;
 
-use owners::{Owner, Rate, TokenBuckets};
-
-/// Tokens that a warning costs; one token is added each second.
-const A_MINUTE: u64 = 60;
-const RATE: Rate = Rate { per_second: 1, burst: 5 * A_MINUTE };
+use owners::bounds::{WARNING_TOKENS, WARNINGS};
+use owners::{Owner, TokenBuckets};
 
 /// See the module's documentation.
 pub(crate) struct WarningLimits {
@@ -17,7 +14,7 @@ pub(crate) struct WarningLimits {
 
 impl WarningLimits {
     pub(crate) fn new() -> Self {
-        Self { begun: Instant::now(), buckets: TokenBuckets::new(RATE) }
+        Self { begun: Instant::now(), buckets: TokenBuckets::new(WARNINGS.of_an_owner()) }
     }
 
     /// Whether a warning about a client of this owner may be logged; charges it if so.
@@ -26,7 +23,7 @@ impl WarningLimits {
         if !self.buckets.is_ready(owner, now_ns) {
             return false;
         }
-        self.buckets.charge(owner, now_ns, A_MINUTE);
+        self.buckets.charge(owner, now_ns, WARNING_TOKENS);
         true
     }
 }

@@ -24,9 +24,7 @@ const RUN_LOOK_MS: u64 = 5;
 const MAX_RUNS: usize = 64;
 /// How long an explanation is cached for further requests, milliseconds.
 const EXPLANATION_MS: u64 = 50;
-/// Limits that users set for themselves while there is no other limit for that user. Each takes one
-/// of the slots in the notifier's map (1,024); the other slots are for root and the configuration.
-const SELF_SET_LIMITS: QuotaSize = QuotaSize { slots: 256, reserved: 0, of_an_owner: 16 };
+const SELF_SET_LIMITS: QuotaSize = owners::bounds::SELF_SET_LIMITS.slots();
 
 /// State between requests.
 pub struct Requests {

@@ -93,7 +93,11 @@ pub enum Command {
         user: Option<User>,
     },
     /// Show which daemons run, and what is degraded (exit code 1 if none runs)
-    Status,
+    Status {
+        /// Show the bounds on what owners share, and the part of each, instead
+        #[arg(long)]
+        bounds: bool,
+    },
     /// Show kills and warnings as desktop notifications (notify-send) or lines, until interrupted
     Notify,
     /// Print the counters of both daemons for Prometheus (exit code 1 if none runs)

@@ -42,7 +42,8 @@ fn dispatch(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         Command::Limit(command) => limit::limit(globals, command)?,
         Command::Config(command) => return config::config(globals, command),
         Command::RunOomKiller { user } => run_oom_killer::run_oom_killer(globals, user.as_ref())?,
-        Command::Status => return status::status(globals),
+        Command::Status { bounds: true } => status::bounds(globals)?,
+        Command::Status { .. } => return status::status(globals),
         Command::Notify => notify::notify(globals)?,
         Command::Metrics { user_names } => {
             let labels = if *user_names { UserLabels::UidAndName } else { UserLabels::Uid };

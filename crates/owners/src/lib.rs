@@ -11,8 +11,9 @@
 //! * [`token_bucket`]: a bounded rate;
 //! * [`round_robin`]: a queue that serves owners in turn, and the uids of an owner in turn.
 //!
-//! [`reader`] reads user namespaces from the kernel.
+//! [`bounds`] lists every bound with its parts. [`reader`] reads user namespaces from the kernel.
 
+pub mod bounds;
 pub mod owner;
 pub mod quota;
 pub mod reader;

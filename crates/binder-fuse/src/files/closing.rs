@@ -22,8 +22,8 @@ const MAX_FILES_OF_AN_OWNER: usize = 4096;
 /// One part in `RESERVED_PART` is reserved for root.
 const RESERVED_PART: usize = 16;
 /// Maximum number of concurrent closes for one owner.
-const MAX_THREADS_OF_AN_OWNER: usize = 2;
-const MAX_THREADS: usize = 64;
+const MAX_THREADS_OF_AN_OWNER: usize = owners::bounds::CLOSING_THREADS.slots().of_an_owner;
+const MAX_THREADS: usize = owners::bounds::CLOSING_THREADS.slots().slots;
 /// Bytes of a thread's stack. All of it is resident once the daemon locks its memory.
 const STACK: usize = 64 << 10;
 /// A thread without work exits after this time.

@@ -30,9 +30,7 @@ const CHECK_EVERY: Duration = Duration::from_millis(25);
 /// Number of calls that are checked at once: a bound on the work of one event.
 const CHECKS: usize = 256;
 
-/// Further slices of the ioctls of an owner. A slice takes 20 to 200 us; the batches of libbinder
-/// end within the first one.
-const SLICES: Rate = Rate { per_second: 1_000, burst: 2_048 };
+const SLICES: Rate = owners::bounds::CALL_SLICES.of_an_owner();
 
 /// See the module's documentation.
 pub(super) struct DelayedCalls {

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use owners::bounds::{CONTROL_ACCEPTS, CONTROL_TIME};
 use owners::{FairQueue, Owner, Rate, TokenBucket, TokenBuckets, Uid};
 use rustix::io::Errno;
 use rustix::time::{
@@ -13,13 +14,10 @@ use rustix::time::{
 use crate::Peer;
 
 const NS_PER_SECOND: u64 = 1_000_000_000;
-/// CPU time of the event loop for one owner, microseconds: 2 % of a CPU, and 20 ms as a burst, in
-/// which each request of root waits for one of the owner's.
-const OF_AN_OWNER: Rate = Rate { per_second: 20_000, burst: 20_000 };
-/// CPU time for all owners except root together, microseconds: 5 % of a CPU.
-const OF_ALL: Rate = Rate { per_second: 50_000, burst: 100_000 };
-/// New connections of users except root. Each costs the event loop some 20 us.
-const ACCEPTS: Rate = Rate { per_second: 500, burst: 64 };
+/// Microseconds of CPU time.
+const OF_AN_OWNER: Rate = CONTROL_TIME.of_an_owner();
+const OF_ALL: Rate = CONTROL_TIME.of_all();
+const ACCEPTS: Rate = CONTROL_ACCEPTS.of_all();
 
 /// Class of the connections to schedule.
 #[derive(Clone, Copy, Debug)]

@@ -31,7 +31,7 @@ use listener::Listener;
 pub(crate) use listener::root_socket;
 
 /// Maximum of concurrent clients.
-const CONNECTIONS: QuotaSize = QuotaSize { slots: 64, reserved: 8, of_an_owner: 8 };
+const CONNECTIONS: QuotaSize = owners::bounds::CONTROL_CONNECTIONS.slots();
 /// New connections per iteration of the event loop, from each socket.
 const ACCEPTS_PER_TURN: usize = 16;
 /// Packets read per iteration of the event loop: a packet of root waits for one of others.

@@ -13,7 +13,7 @@ use memory_ledger::Uid;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 /// Maximum number of clients, of all users together.
-pub const MAX_CLIENTS: usize = 4096;
+pub const MAX_CLIENTS: usize = owners::bounds::LEASE_CLIENTS.slots().slots;
 /// First word of a record in use: a magic number and the version of the layout.
 const IN_USE: u64 = 0x6c65_6173_6501;
 const WORDS: usize = 8;

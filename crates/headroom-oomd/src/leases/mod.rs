@@ -26,6 +26,7 @@ use control::lease::{LEASE_SOCKET_NAME, Reply, Request, Status};
 use control::server::CpuTime;
 use control::{Peer, oomd};
 use memory_ledger::{AccountId, Book, ClientId};
+use owners::bounds::{LEASE_ACCEPTS, LEASE_CLIENTS, LEASE_TIME};
 use owners::{Owner, Quota, QuotaSize, Rate, TokenBucket, TokenBuckets};
 use rustix::event::{Timespec, epoll};
 
@@ -38,22 +39,16 @@ use grants::{Demand, Waiting};
 use headroom_linux::clock::monotonic_ns;
 use journal::Journal;
 
-/// Quota of connections, and of clients: a process holds one connection, and remains a client after
-/// its connection is closed.
-const CLIENTS: QuotaSize =
-    QuotaSize { slots: journal::MAX_CLIENTS, reserved: 256, of_an_owner: 512 };
+/// Quota of connections, and of clients.
+const CLIENTS: QuotaSize = LEASE_CLIENTS.slots();
 /// Events per iteration of the event loop: at most one request of each connection that is ready.
 const EVENTS_PER_TURN: usize = 64;
 /// New connections per iteration of the event loop.
 const ACCEPTS_PER_TURN: usize = 16;
-/// CPU time of the event loop for one owner other than root, microseconds: 10 % of a CPU, with
-/// bursts of one second. Programs that send a request for each page, which is the most that tmalloc
-/// does, use a tenth of it.
-const OF_AN_OWNER: Rate = Rate { per_second: 100_000, burst: 1_000_000 };
-/// The same rate for all owners other than root together.
-const OF_ALL: Rate = Rate { per_second: 100_000, burst: 1_000_000 };
-/// New connections per second. Each takes the event loop about 20 us, even if it is refused.
-const ACCEPTS: Rate = Rate { per_second: 2_000, burst: 1_024 };
+/// Microseconds of CPU time.
+const OF_AN_OWNER: Rate = LEASE_TIME.of_an_owner();
+const OF_ALL: Rate = LEASE_TIME.of_all();
+const ACCEPTS: Rate = LEASE_ACCEPTS.of_all();
 /// How long a connection whose owner has used up its CPU time is not read, milliseconds.
 const WINDOW_MS: u64 = 100;
 /// How often deferred requests are retried, milliseconds: memory can be returned without a request.

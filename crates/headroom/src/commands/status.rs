@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use control::{binderd, oomd};
 use headroom_daemon::message::plain;
+use owners::bounds::{self, Bound};
 use serde::Serialize;
 
 use crate::arguments::Globals;
@@ -38,6 +39,45 @@ impl<S> From<anyhow::Result<S>> for Daemon<S> {
             Err(error) => Self { status: None, error: Some(plain(&format!("{error:#}"))) },
         }
     }
+}
+
+/// A row of `headroom status --bounds`.
+#[derive(Serialize)]
+struct BoundRow {
+    name: &'static str,
+    daemon: &'static str,
+    resource: &'static str,
+    all: String,
+    root: String,
+    owner: String,
+    beyond: &'static str,
+}
+
+impl From<&Bound> for BoundRow {
+    fn from(bound: &Bound) -> Self {
+        let [all, root, owner] = bound.cells();
+        let Bound { name, daemon, resource, share: _, beyond } = *bound;
+        Self { name, daemon: daemon.name(), resource, all, root, owner, beyond }
+    }
+}
+
+/// Runs `headroom status --bounds`.
+pub fn bounds(globals: &Globals) -> anyhow::Result<()> {
+    let rows: Vec<BoundRow> = bounds::ALL.iter().map(BoundRow::from).collect();
+    output::print_as(globals.format(), &rows, || {
+        let mut text = String::new();
+        for BoundRow { name, daemon, resource, all, root, owner, beyond } in &rows {
+            let _ = writeln!(text, "{name} ({daemon}): {resource}");
+            for (label, cell) in [("all", all), ("root", root), ("an owner", owner)] {
+                if !cell.is_empty() {
+                    let _ = writeln!(text, "        {label}: {cell}");
+                }
+            }
+            let _ = writeln!(text, "        beyond: {beyond}");
+        }
+        text
+    })?;
+    Ok(())
 }
 
 /// Runs the command. The exit code is 1 if no daemon runs.

@@ -1,0 +1,353 @@
+//! All bounds on resources that owners share, each with the part of one owner and of root.
+//!
+//! A daemon takes its sizes from here, so that the table of `docs/design/owners.md` and
+//! `headroom status --bounds`, which are made from [`ALL`], show what it does.
+
+use crate::{QuotaSize, Rate};
+
+/// The program that keeps a bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Daemon {
+    /// headroom-binderd.
+    Binderd,
+    /// headroom-oomd.
+    Oomd,
+    /// Each of them keeps its own.
+    Both,
+}
+
+impl Daemon {
+    /// Name as in the tables.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Binderd => "binderd",
+            Self::Oomd => "oomd",
+            Self::Both => "both",
+        }
+    }
+}
+
+/// Unit of the tokens of a rate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Pieces of work.
+    Count,
+    /// Microseconds of a thread's time.
+    Microseconds,
+    /// Nanoseconds of a thread's time.
+    Nanoseconds,
+}
+
+/// Size of a bound, and how it is shared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Share {
+    /// Slots of a [`Quota`](crate::Quota).
+    Slots(QuotaSize),
+    /// Tokens per owner except root, and of all of these together if there is such a bound.
+    Rate {
+        /// Unit of the tokens.
+        unit: Unit,
+        /// Tokens of one owner.
+        owner: Rate,
+        /// Tokens of all owners except root.
+        all: Option<Rate>,
+    },
+    /// One rate for all owners except root: without a part for each.
+    Common(Rate),
+    /// Sizes that are computed at the start, in words.
+    Computed {
+        /// All.
+        all: &'static str,
+        /// The part of one owner.
+        owner: &'static str,
+        /// The part that is reserved for root.
+        root: &'static str,
+    },
+}
+
+/// A bound on a shared resource.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bound {
+    /// Name in tables: lower case, with hyphens.
+    pub name: &'static str,
+    /// The program that keeps it.
+    pub daemon: Daemon,
+    /// The resource that is shared.
+    pub resource: &'static str,
+    /// Its size.
+    pub share: Share,
+    /// What happens to work beyond the bound.
+    pub beyond: &'static str,
+}
+
+impl Bound {
+    /// The quota's size of a bound on slots.
+    ///
+    /// # Panics
+    ///
+    /// If this is another kind of bound; in a constant, this fails the build.
+    pub const fn slots(&self) -> QuotaSize {
+        match self.share {
+            Share::Slots(size) => size,
+            _ => panic!("not a bound on slots"),
+        }
+    }
+
+    /// The rate of one owner.
+    ///
+    /// # Panics
+    ///
+    /// If this is another kind of bound; in a constant, this fails the build.
+    pub const fn of_an_owner(&self) -> Rate {
+        match self.share {
+            Share::Rate { owner, .. } => owner,
+            _ => panic!("not a bound on a rate of each owner"),
+        }
+    }
+
+    /// The rate of all owners together.
+    ///
+    /// # Panics
+    ///
+    /// If there is none; in a constant, this fails the build.
+    pub const fn of_all(&self) -> Rate {
+        match self.share {
+            Share::Rate { all: Some(rate), .. } | Share::Common(rate) => rate,
+            _ => panic!("not a bound on a rate of all owners"),
+        }
+    }
+
+    /// Cells of a table: all, the part reserved for root, one owner.
+    pub fn cells(&self) -> [String; 3] {
+        match self.share {
+            Share::Slots(QuotaSize { slots, reserved, of_an_owner }) => {
+                let reserved = if reserved == 0 { String::new() } else { reserved.to_string() };
+                [slots.to_string(), reserved, of_an_owner.to_string()]
+            }
+            Share::Rate { unit, owner, all } => {
+                let all = all.map(|rate| words(unit, rate)).unwrap_or_default();
+                [all, "not limited".into(), words(unit, owner)]
+            }
+            Share::Common(rate) => {
+                [words(Unit::Count, rate), "not limited".into(), "no part".into()]
+            }
+            Share::Computed { all, owner, root } => [all.into(), root.into(), owner.into()],
+        }
+    }
+}
+
+/// A rate in words, as in `20 ms/s, 20 ms at once`.
+fn words(unit: Unit, rate: Rate) -> String {
+    let amount = |tokens: u64| match unit {
+        Unit::Count => tokens.to_string(),
+        Unit::Microseconds => format!("{} ms", tokens / 1_000),
+        Unit::Nanoseconds => format!("{} ms", tokens / 1_000_000),
+    };
+    format!("{}/s, {} at once", amount(rate.per_second), amount(rate.burst))
+}
+
+/// Connections to a control socket.
+pub const CONTROL_CONNECTIONS: Bound = Bound {
+    name: "control-connections",
+    daemon: Daemon::Both,
+    resource: "connections to the control socket",
+    share: Share::Slots(QuotaSize { slots: 64, reserved: 8, of_an_owner: 8 }),
+    beyond: "the connection is refused with the reason",
+};
+
+/// CPU time of the event loop for control requests: 2 % of a CPU for an owner, and 20 ms as a
+/// burst, in which each request of root waits for one of the owner's; 5 % for all.
+pub const CONTROL_TIME: Bound = Bound {
+    name: "control-time",
+    daemon: Daemon::Both,
+    resource: "time of the event loop for control requests",
+    share: Share::Rate {
+        unit: Unit::Microseconds,
+        owner: Rate { per_second: 20_000, burst: 20_000 },
+        all: Some(Rate { per_second: 50_000, burst: 100_000 }),
+    },
+    beyond: "requests are not read until there is time again",
+};
+
+/// New connections to a control socket of users except root. Each costs the event loop some 20 us.
+pub const CONTROL_ACCEPTS: Bound = Bound {
+    name: "control-accepts",
+    daemon: Daemon::Both,
+    resource: "new connections to the control socket",
+    share: Share::Common(Rate { per_second: 500, burst: 64 }),
+    beyond: "connections wait in the kernel; root has a socket of its own",
+};
+
+/// Connections for leases, and clients: a process holds one connection, and remains a client after
+/// its connection is closed. The journal has a place for each.
+pub const LEASE_CLIENTS: Bound = Bound {
+    name: "lease-clients",
+    daemon: Daemon::Oomd,
+    resource: "lease connections, and lease clients",
+    share: Share::Slots(QuotaSize { slots: 4096, reserved: 256, of_an_owner: 512 }),
+    beyond: "the connection is refused; the program's allocator goes on without leases",
+};
+
+/// CPU time of the event loop for leases: 10 % of a CPU, with bursts of one second. Programs that
+/// send a request for each page, which is the most that tmalloc does, use a tenth of it.
+pub const LEASE_TIME: Bound = Bound {
+    name: "lease-time",
+    daemon: Daemon::Oomd,
+    resource: "time of the event loop for leases",
+    share: Share::Rate {
+        unit: Unit::Microseconds,
+        owner: Rate { per_second: 100_000, burst: 1_000_000 },
+        all: Some(Rate { per_second: 100_000, burst: 1_000_000 }),
+    },
+    beyond: "requests are not read until there is time again",
+};
+
+/// New lease connections. Each takes the event loop about 20 us, even if it is refused.
+pub const LEASE_ACCEPTS: Bound = Bound {
+    name: "lease-accepts",
+    daemon: Daemon::Oomd,
+    resource: "new lease connections",
+    share: Share::Common(Rate { per_second: 2_000, burst: 1_024 }),
+    beyond: "connections wait in the kernel",
+};
+
+/// Limits that users set for themselves while there is no other limit for that user. Each takes one
+/// of the slots in the notifier's map (1,024); the other slots are for root and the configuration.
+pub const SELF_SET_LIMITS: Bound = Bound {
+    name: "self-set-limits",
+    daemon: Daemon::Oomd,
+    resource: "limits that users set for themselves",
+    share: Share::Slots(QuotaSize { slots: 256, reserved: 0, of_an_owner: 16 }),
+    beyond: "the request is refused with the reason",
+};
+
+/// Time of the binder event loop for blocked accesses to clients' memory. Each access delays one
+/// call of the other clients by some milliseconds; this bounds it to a few calls at once, and to
+/// one call a second.
+pub const BLOCKED_ACCESS_TIME: Bound = Bound {
+    name: "blocked-access-time",
+    daemon: Daemon::Binderd,
+    resource: "time of the event loop in late memory of clients",
+    share: Share::Rate {
+        unit: Unit::Nanoseconds,
+        owner: Rate { per_second: 3_000_000, burst: 24_000_000 },
+        all: None,
+    },
+    beyond: "the owner's calls start once a thread has touched their memory",
+};
+
+/// Threads that are blocked in memory of clients. Each pins the address space of a client.
+pub const BLOCKED_THREADS: Bound = Bound {
+    name: "blocked-threads",
+    daemon: Daemon::Binderd,
+    resource: "threads that are blocked in memory of clients",
+    share: Share::Slots(QuotaSize { slots: 128, reserved: 8, of_an_owner: 8 }),
+    beyond: "further calls of the owner wait",
+};
+
+/// Further slices of ioctls that carry many commands. A slice takes 20 to 200 us; the batches of
+/// libbinder end within the first one.
+pub const CALL_SLICES: Bound = Bound {
+    name: "call-slices",
+    daemon: Daemon::Binderd,
+    resource: "further slices of long ioctls",
+    share: Share::Rate {
+        unit: Unit::Count,
+        owner: Rate { per_second: 1_000, burst: 2_048 },
+        all: None,
+    },
+    beyond: "the ioctl continues when the owner has slices again",
+};
+
+/// Memory areas that are read to find an open's mapping.
+pub const AREA_LOOKUPS: Bound = Bound {
+    name: "area-lookups",
+    daemon: Daemon::Binderd,
+    resource: "memory areas read to find a client's mapping",
+    share: Share::Rate {
+        unit: Unit::Count,
+        owner: Rate { per_second: 4_000, burst: 80_000 },
+        all: None,
+    },
+    beyond: "the owner's processes are treated as if they had no mapping",
+};
+
+/// Time of the thread that finds whether reads are non-blocking.
+pub const FLAG_LOOKUPS: Bound = Bound {
+    name: "flag-lookups",
+    daemon: Daemon::Binderd,
+    resource: "time of the thread that reads the flags of descriptors",
+    share: Share::Rate {
+        unit: Unit::Nanoseconds,
+        owner: Rate { per_second: 100_000_000, burst: 100_000_000 },
+        all: None,
+    },
+    beyond: "the owner's reads wait as if they were blocking",
+};
+
+/// Warnings that a client can cause; one costs [`WARNING_TOKENS`].
+pub const WARNINGS: Bound = Bound {
+    name: "warnings",
+    daemon: Daemon::Binderd,
+    resource: "warnings in the log, 60 tokens each",
+    share: Share::Rate {
+        unit: Unit::Count,
+        owner: Rate { per_second: 1, burst: 5 * WARNING_TOKENS },
+        all: None,
+    },
+    beyond: "the warning is left out",
+};
+
+/// Tokens that a warning costs: one warning a minute.
+pub const WARNING_TOKENS: u64 = 60;
+
+/// Files of clients that the binder daemon holds.
+pub const CLIENT_FILES: Bound = Bound {
+    name: "client-files",
+    daemon: Daemon::Binderd,
+    resource: "files of clients in transit or to be closed",
+    share: Share::Computed {
+        all: "half of the descriptors",
+        owner: "4096",
+        root: "a sixteenth of all",
+    },
+    beyond: "the call that carries them fails",
+};
+
+/// Threads that close files of clients.
+pub const CLOSING_THREADS: Bound = Bound {
+    name: "closing-threads",
+    daemon: Daemon::Binderd,
+    resource: "threads that close files of clients",
+    share: Share::Slots(QuotaSize { slots: 64, reserved: 0, of_an_owner: 2 }),
+    beyond: "files wait to be closed",
+};
+
+/// Shared-memory rings. Each occupies a descriptor and locks its memory.
+pub const RINGS: Bound = Bound {
+    name: "rings",
+    daemon: Daemon::Binderd,
+    resource: "rings of threads",
+    share: Share::Slots(QuotaSize { slots: 2048, reserved: 0, of_an_owner: 512 }),
+    beyond: "calls go by requests",
+};
+
+/// Every bound, in the order of the tables.
+pub const ALL: &[Bound] = &[
+    CONTROL_CONNECTIONS,
+    CONTROL_TIME,
+    CONTROL_ACCEPTS,
+    LEASE_CLIENTS,
+    LEASE_TIME,
+    LEASE_ACCEPTS,
+    SELF_SET_LIMITS,
+    BLOCKED_ACCESS_TIME,
+    BLOCKED_THREADS,
+    CALL_SLICES,
+    AREA_LOOKUPS,
+    FLAG_LOOKUPS,
+    WARNINGS,
+    CLIENT_FILES,
+    CLOSING_THREADS,
+    RINGS,
+];
