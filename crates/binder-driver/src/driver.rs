@@ -20,6 +20,7 @@ use crate::notifications::types::{Death, FreezeNotification, FreezeWait};
 use crate::objects::types::{Node, Reference};
 use crate::process::types::{Account, Context, Process, Thread};
 use crate::transaction::prediction::ParcelPlace;
+use crate::transaction::priority::LateCalls;
 use crate::transaction::types::Transaction;
 use crate::write_read::queue::Queues;
 use crate::write_read::types::Wakes;
@@ -57,6 +58,9 @@ pub struct Driver {
     pub(crate) freeze_notifications: Slab<FreezeNotificationId, FreezeNotification>,
     pub(crate) queues: Queues,
     pub(crate) wakes: Wakes,
+    /// Dropped where the state is read back: their servers keep their own nice values.
+    #[serde(skip)]
+    pub(crate) late_calls: LateCalls,
     /// Threads that may wait with a held confirmation, each once.
     pub(crate) holding: Vec<ThreadId>,
     #[serde(skip)]

@@ -44,4 +44,5 @@ pub use notifications::types::Freeze;
 pub use owners::{Owner, Uid};
 pub use process::account::{AreaMemory, OwnerMemory};
 pub use process::types::{Opener, SpamDetection};
+pub use transaction::priority::AwaitsTick;
 pub use write_read::types::{HeldReads, Interrupt, Waiting, Wake, WriteRead};

@@ -251,6 +251,15 @@ impl ClientHost {
         }
     }
 
+    /// The real-time priority of a thread, not older than a tick; 0 if it has none.
+    pub(crate) fn real_time_level(&mut self, tid: u32) -> u8 {
+        if !self.priorities {
+            return 0;
+        }
+        let recent = self.recent_priorities.of(tid, coarse_clock::now_ns());
+        recent.map_or(0, |priority| priority.policy.level())
+    }
+
     /// The thread's request is answered: it must not run with another's priority.
     pub(crate) fn restore_priority_of(&mut self, tid: u32) {
         if self.restores.iter().any(|(other, _)| *other == tid) {

@@ -101,18 +101,18 @@ fn set_nice(tid: u32, nice: i32) -> io::Result<()> {
 }
 
 /// The part of this priority that a thread may set itself: a weaker nice value always, anything
-/// else with its own `CAP_SYS_NICE` or within its `RLIMIT_NICE` and `RLIMIT_RTPRIO`. A real-time
-/// priority is reduced to the allowed one.
+/// else with its own `CAP_SYS_NICE` or within its `RLIMIT_NICE` and `RLIMIT_RTPRIO`. A nice value
+/// and a real-time priority are reduced to the allowed ones.
 pub(crate) fn allowed(tid: u32, priority: Priority) -> Option<Priority> {
-    let nice = priority.nice.clamp(-20, 19);
+    let mut nice = priority.nice.clamp(-20, 19);
     let own = of(tid)?;
     if is_privileged(tid) {
         return Some(Priority { nice, ..priority });
     }
-    let reaches =
-        u64::try_from(20 - nice).is_ok_and(|needed| needed <= limit(tid, libc::RLIMIT_NICE));
-    if nice < own.nice && !reaches {
-        return None;
+    if nice < own.nice {
+        // The limit is 20 - nice: 1 to 40; 0 allows nothing.
+        let strongest = 20 - limit(tid, libc::RLIMIT_NICE).min(40) as i32;
+        nice = nice.max(strongest).min(own.nice);
     }
     if priority.policy == own.policy {
         return Some(Priority { nice, ..priority });

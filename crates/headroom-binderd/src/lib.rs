@@ -96,6 +96,15 @@ struct Args {
     /// more power is used.
     #[arg(long)]
     low_latency: bool,
+    /// `SCHED_FIFO` priority of the event loop. The default precedes all ordinary tasks, and no
+    /// real-time task of others; set it above programs that must not delay calls.
+    #[arg(
+        long,
+        value_name = "PRIORITY",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..=99)
+    )]
+    priority: u32,
     /// Accept calls that clients submit by shared memory (`headroom binder attach`), 32 KiB for a
     /// thread, instead of requests.
     #[arg(long)]
@@ -287,7 +296,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let lacking = if args.session {
         Vec::new()
     } else {
-        [lacking.into_iter().collect(), refused_privileges()].concat()
+        [lacking.into_iter().collect(), refused_privileges(args.priority)].concat()
     };
     for lacking in lacking.into_iter().chain(unheard) {
         daemon.server.note_degraded(lacking);
@@ -352,11 +361,9 @@ fn run(args: &Args) -> anyhow::Result<()> {
 
 /// Acquires the privileges that the daemon needs to respond promptly; returns a line of the status
 /// for each that is refused.
-fn refused_privileges() -> Vec<String> {
-    /// `SCHED_FIFO` priority of the event loop: above ordinary tasks, below other real-time ones.
-    const PRIORITY: u32 = 1;
+fn refused_privileges(priority: u32) -> Vec<String> {
     let attempts = [
-        (privileges::set_realtime(PRIORITY), "on a busy machine calls wait for a time slice"),
+        (privileges::set_realtime(priority), "on a busy machine calls wait for a time slice"),
         (privileges::lock_memory(), "under heavy swapping calls may be late"),
         (
             privileges::exempt_from_oom_killer(),

@@ -169,6 +169,10 @@ pub struct Up {
     /// Keep idle CPUs awake while calls flow: wake-ups are faster, and more power is used
     #[arg(long, conflicts_with = "no_binder")]
     pub low_latency: bool,
+    /// Real-time priority of the bus, 1 to 99; above that of programs that must not delay calls
+    #[arg(long, value_name = "PRIORITY", conflicts_with = "no_binder",
+        value_parser = clap::value_parser!(u32).range(1..=99))]
+    pub priority: Option<u32>,
     /// Accept calls that clients submit by shared memory (`headroom binder attach`)
     #[arg(long, conflicts_with = "no_binder")]
     pub rings: bool,

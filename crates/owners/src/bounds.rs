@@ -259,6 +259,20 @@ pub const CALL_SLICES: Bound = Bound {
     beyond: "the ioctl continues when the owner has slices again",
 };
 
+/// Time of the binder event loop for calls of real-time threads that are served before others that
+/// wait: a user with the right to real-time priority delays others by no more.
+pub const REAL_TIME_CALLS: Bound = Bound {
+    name: "real-time-calls",
+    daemon: Daemon::Binderd,
+    resource: "time of the event loop for real-time callers out of turn",
+    share: Share::Rate {
+        unit: Unit::Microseconds,
+        owner: Rate { per_second: 250_000, burst: 10_000 },
+        all: Some(Rate { per_second: 500_000, burst: 20_000 }),
+    },
+    beyond: "the calls wait for the owner's turn",
+};
+
 /// Memory areas that are read to find an open's mapping.
 pub const AREA_LOOKUPS: Bound = Bound {
     name: "area-lookups",
@@ -344,6 +358,7 @@ pub const ALL: &[Bound] = &[
     BLOCKED_ACCESS_TIME,
     BLOCKED_THREADS,
     CALL_SLICES,
+    REAL_TIME_CALLS,
     AREA_LOOKUPS,
     FLAG_LOOKUPS,
     WARNINGS,

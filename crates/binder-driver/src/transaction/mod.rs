@@ -4,7 +4,7 @@ mod descriptors;
 mod fill;
 mod oneway;
 pub mod prediction;
-mod priority;
+pub mod priority;
 mod scatter_gather;
 mod send;
 mod stack;

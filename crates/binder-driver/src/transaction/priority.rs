@@ -3,11 +3,19 @@
 //!
 //! A node may require more: to inherit the real-time policy of its callers, or to be served with a
 //! minimum real-time policy. Otherwise a server with a real-time policy of its own keeps it.
+//!
+//! What a node requires is applied before the server runs. A nice value that comes from the caller
+//! is applied once the call has been served for a tick: a client of nice -20 whose server has -20
+//! as well before it runs leaves the CPU to nobody, also not to the server of a real-time caller.
+//! Short calls so cost no system calls for it. A real-time caller lends the strongest nice value
+//! to a call that lasts longer.
 
 use binder_uapi::{
     FLAT_BINDER_FLAG_INHERIT_RT, FLAT_BINDER_FLAG_PRIORITY_MASK,
     FLAT_BINDER_FLAG_SCHED_POLICY_MASK, FLAT_BINDER_FLAG_SCHED_POLICY_SHIFT,
 };
+
+use owners::{FairQueue, Owner};
 
 use crate::driver::Driver;
 use crate::host::{Caller, Freshness, Host, Policy, Priority};
@@ -46,18 +54,53 @@ fn real_time(flags: u32, callers: Policy) -> Option<Policy> {
     }
 }
 
-/// The priorities with which a thread may serve a call of this caller, other than its own; the
-/// strongest comes first.
-fn inherited(flags: u32, callers: Priority, own: Priority) -> impl Iterator<Item = Priority> {
-    let nice_only = Priority { nice: callers.nice.min(min_nice(flags)), ..own };
-    let wanted = real_time(flags, callers.policy).map_or(nice_only, |policy| Priority {
+/// The priorities that the node requires for a call of this caller, other than the thread's own;
+/// the strongest comes first.
+fn required(flags: u32, callers: Priority, own: Priority) -> impl Iterator<Item = Priority> {
+    let wanted = real_time(flags, callers.policy).map(|policy| Priority {
         policy,
         reset_on_fork: true,
-        ..nice_only
+        nice: callers.nice.min(min_nice(flags)),
     });
     // A thread that may not run at real-time priority gets at least the nice value.
-    let next_best = (wanted.policy != own.policy).then_some(nice_only);
-    [Some(wanted), next_best].into_iter().flatten().filter(move |way| *way != own)
+    let nice_only = Priority { nice: own.nice.min(min_nice(flags)), ..own };
+    [wanted, Some(nice_only)].into_iter().flatten().filter(move |way| *way != own)
+}
+
+/// The nice value that a call of this caller deserves once it is late.
+fn late_nice(flags: u32, callers: Priority) -> i32 {
+    let lent = if callers.policy.level() > 0 { STRONGEST_NICE } else { callers.nice };
+    lent.min(min_nice(flags))
+}
+
+const STRONGEST_NICE: i32 = -20;
+
+/// Calls of a tick's end that are examined, and whose servers' nice values are changed: bounds on
+/// the work of one tick. Most calls have ended by then.
+const MAX_EXAMINED: usize = 256;
+const MAX_CHANGED: usize = 32;
+
+/// Calls that are served with another nice value once they have lasted a tick.
+#[derive(Debug)]
+pub(crate) struct LateCalls {
+    /// With the tick in which each was delivered. In turns of the callers' owners.
+    queue: FairQueue<Owner, (u64, TransactionId)>,
+    tick: u64,
+}
+
+impl Default for LateCalls {
+    fn default() -> Self {
+        Self { queue: FairQueue::new(1), tick: 0 }
+    }
+}
+
+/// Whether calls wait for the end of a tick.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AwaitsTick {
+    /// [`Driver::end_tick`] is to be called some 500 us from now.
+    Yes,
+    /// No call waits.
+    No,
 }
 
 impl Driver {
@@ -73,15 +116,79 @@ impl Driver {
         let (Some(callers), Some(node)) = (entry.priority, node) else { return };
         let tid = self.threads[thread].tid;
         let flags = self.nodes[node].flags;
-        let changes = |own| inherited(flags, callers, own).next().is_some();
-        if !host.priority(tid, Freshness::Recent).is_some_and(changes) {
-            return;
-        }
-        // The reply restores this one, so it must be the current one.
-        let Some(own) = host.priority(tid, Freshness::Current) else { return };
-        if inherited(flags, callers, own).any(|way| host.inherit_priority(tid, way)) {
+        let Some(recent) = host.priority(tid, Freshness::Recent) else { return };
+        if required(flags, callers, recent).next().is_some()
+            // The reply restores this one, so it must be the current one.
+            && let Some(own) = host.priority(tid, Freshness::Current)
+            && let Some(way) =
+                required(flags, callers, own).find(|way| host.inherit_priority(tid, *way))
+        {
             self.transactions[call].own_priority = Some(own);
+            if way.policy.level() > 0 {
+                return;
+            }
         }
+        if late_nice(flags, callers) != recent.nice {
+            self.await_tick(self.late_calls.tick, call);
+        }
+    }
+
+    fn await_tick(&mut self, since: u64, call: TransactionId) {
+        let Some(entry) = self.transactions.get(call) else { return };
+        let Some(caller) = entry.from else { return };
+        let owner = self.processes[self.threads[caller].process].opener.owner;
+        self.late_calls.queue.push(owner, entry.sender_euid, 1, (since, call));
+    }
+
+    /// Whether calls wait for the end of a tick.
+    pub fn awaits_tick(&self) -> AwaitsTick {
+        if self.late_calls.queue.is_empty() { AwaitsTick::No } else { AwaitsTick::Yes }
+    }
+
+    /// A tick has ended: calls that have been served for one get the nice values that they deserve.
+    pub fn end_tick<H: Host>(&mut self, host: &mut H) {
+        let now = self.late_calls.tick;
+        self.late_calls.tick += 1;
+        let (mut young, mut changed) = (Vec::new(), 0);
+        for _ in 0..MAX_EXAMINED {
+            if changed == MAX_CHANGED {
+                break;
+            }
+            match self.late_calls.queue.pop() {
+                None => break,
+                Some((tick, call)) if tick == now => young.push(call),
+                Some((_, call)) => changed += usize::from(self.change_nice(host, call)),
+            }
+        }
+        for call in young {
+            self.await_tick(now, call);
+        }
+    }
+
+    /// Changes the nice value of the thread that serves a late call; returns whether it tried.
+    fn change_nice<H: Host>(&mut self, host: &mut H, call: TransactionId) -> bool {
+        let Some(entry) = self.transactions.get(call) else { return false };
+        let node = entry.buffer.and_then(|buffer| self.buffers[buffer].target);
+        let (Some(callers), Some(node), Some(thread)) = (entry.priority, node, entry.to_thread)
+        else {
+            return false;
+        };
+        // Another call that the thread serves within this one restores the priority that the
+        // thread has now. The outer call waits again when that one has ended.
+        if self.served_by(thread) != Some(call) {
+            return false;
+        }
+        let (tid, nice) = (self.threads[thread].tid, late_nice(self.nodes[node].flags, callers));
+        let Some(own) = host.priority(tid, Freshness::Current) else { return true };
+        if own.nice != nice && host.inherit_priority(tid, Priority { nice, ..own }) {
+            self.transactions[call].own_priority.get_or_insert(own);
+        }
+        true
+    }
+
+    /// The innermost call that a thread serves.
+    fn served_by(&self, thread: ThreadId) -> Option<TransactionId> {
+        self.stack_of(thread).find(|&call| self.transactions[call].to_thread == Some(thread))
     }
 
     /// The thread replies to a call.
@@ -93,6 +200,10 @@ impl Driver {
     ) {
         if let Some(own) = self.transactions[call].own_priority.take() {
             host.restore_priority(caller.tid, own);
+        }
+        let thread = self.transactions[call].to_thread;
+        if let Some(outer) = thread.and_then(|thread| self.served_by(thread)) {
+            self.await_tick(self.late_calls.tick, outer);
         }
     }
 

@@ -16,12 +16,20 @@ fn world(min_priority: u32) -> (World, Caller, Caller) {
     (world, manager, client)
 }
 
-/// The server's nice value while it serves the client, and afterwards.
+/// A call that is delivered at any moment of a tick is late after two ends of ticks.
+fn make_late(world: &mut World) {
+    for _ in 0..2 {
+        world.driver.end_tick(&mut world.host);
+    }
+}
+
+/// The server's nice value while it serves the client for long, and afterwards.
 fn served_with(world: &mut World, manager: Caller, client: Caller) -> (i32, i32) {
     let nice = |world: &World| world.host.nice.get(&manager.tid).copied().unwrap_or(0);
     let call = world.call(client, 0, &Parcel::default());
     world.park(client, &[call]);
     world.read(manager).parcel();
+    make_late(world);
     let during = nice(world);
     let reply = world.reply(manager, &Parcel::default());
     world.run(manager, &[reply]).work_returns();
@@ -53,6 +61,72 @@ fn a_server_that_may_not_have_another_value_keeps_its_own() {
     world.host.nice.extend([(client.tid, -10), (manager.tid, 3)]);
     world.host.stubborn.insert(manager.tid);
     assert_eq!(served_with(&mut world, manager, client), (3, 3));
+}
+
+#[test]
+fn a_call_that_ends_within_a_tick_changes_no_nice_value() {
+    let (mut world, manager, client) = world(0x7f);
+    world.host.nice.extend([(client.tid, -10), (manager.tid, 3)]);
+    let call = world.call(client, 0, &Parcel::default());
+    world.park(client, &[call]);
+    world.read(manager).parcel();
+    assert_eq!(world.driver.awaits_tick(), AwaitsTick::Yes);
+    world.driver.end_tick(&mut world.host);
+    assert_eq!(world.host.nice[&manager.tid], 3, "it has lasted less than a tick");
+    let reply = world.reply(manager, &Parcel::default());
+    world.run(manager, &[reply]).work_returns();
+    make_late(&mut world);
+    assert_eq!(world.host.nice[&manager.tid], 3);
+    assert_eq!(world.driver.awaits_tick(), AwaitsTick::No);
+}
+
+#[test]
+fn a_real_time_caller_lends_the_strongest_nice_value_to_a_late_call() {
+    let (mut world, manager, client) = world(0x7f);
+    world.host.real_time.insert(client.tid, Policy::Fifo(1));
+    world.host.nice.extend([(client.tid, 0), (manager.tid, 3)]);
+    assert_eq!(served_with(&mut world, manager, client), (-20, 3));
+}
+
+#[test]
+fn equal_priorities_wait_for_no_tick() {
+    let (mut world, manager, client) = world(0x7f);
+    world.host.nice.extend([(client.tid, 3), (manager.tid, 3)]);
+    let call = world.call(client, 0, &Parcel::default());
+    world.park(client, &[call]);
+    world.read(manager).parcel();
+    assert_eq!(world.driver.awaits_tick(), AwaitsTick::No);
+}
+
+#[test]
+fn an_outer_call_is_late_again_when_the_inner_one_has_ended() {
+    let (mut world, manager, client) = world(0x7f);
+    world.host.nice.extend([(client.tid, -10), (manager.tid, 3)]);
+    let call = world.call(client, 0, &Parcel::default().binder(0x77));
+    world.park(client, &[call]);
+    let outer = world.read(manager).parcel();
+    let handle_of_client = world.objects(manager, &outer)[0].handle();
+    let back = world.call(manager, handle_of_client, &Parcel::default());
+    world.park(manager, &[back]);
+    world.woken(client).parcel();
+    let inner = world.call(client, 0, &Parcel::default());
+    world.park(client, &[inner]);
+    world.woken(manager).parcel();
+    make_late(&mut world);
+    assert_eq!(world.host.nice[&manager.tid], -10, "by the inner call");
+    let reply = world.reply(manager, &Parcel::default());
+    world.park(manager, &[reply]);
+    assert_eq!(world.host.nice[&manager.tid], 3);
+    make_late(&mut world);
+    assert_eq!(world.host.nice[&manager.tid], -10, "by the outer call");
+
+    world.woken(client).parcel();
+    let reply = world.reply(client, &Parcel::default());
+    world.run(client, &[reply]).work_returns();
+    world.woken(manager).parcel();
+    let reply = world.reply(manager, &Parcel::default());
+    world.run(manager, &[reply]).work_returns();
+    assert_eq!(world.host.nice[&manager.tid], 3);
 }
 
 #[test]
@@ -104,12 +178,12 @@ fn a_node_without_the_inherit_flag_is_served_without_real_time() {
 }
 
 #[test]
-fn a_server_that_may_not_run_at_real_time_has_the_callers_nice_value() {
+fn a_server_that_may_not_run_at_real_time_has_the_strongest_nice_value_when_late() {
     let (mut world, manager, client) = world(INHERIT);
     world.host.real_time.insert(client.tid, Policy::Fifo(40));
     world.host.nice.extend([(client.tid, -5), (manager.tid, 3)]);
     world.host.ordinary.insert(manager.tid);
-    assert_eq!(served_with(&mut world, manager, client), (-5, 3));
+    assert_eq!(served_with(&mut world, manager, client), (-20, 3));
     assert!(!world.host.real_time.contains_key(&manager.tid));
 }
 
@@ -131,6 +205,7 @@ fn a_thread_that_leaves_in_the_middle_of_its_calls_has_its_own_priority_back() {
     let call = world.call(client, 0, &Parcel::default());
     world.park(client, &[call]);
     world.read(manager).parcel();
+    make_late(&mut world);
     assert_eq!(world.host.nice[&manager.tid], -5);
     world.thread_exit(manager);
     assert_eq!(world.host.nice[&manager.tid], 3);

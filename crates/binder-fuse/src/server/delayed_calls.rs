@@ -103,7 +103,7 @@ impl Server {
     pub(super) fn serve_delayed_calls(&mut self) {
         self.delayed.timer.take_expiry();
         for _ in 0..self.delayed.calls.len().min(CHECKS) {
-            let Some(Due::Slice(call)) = self.delayed.calls.pop() else { break };
+            let Some(Due::Slice(call)) = self.delayed.calls.pop_in_turn() else { break };
             match self.host.start_of_call(call.request.caller) {
                 Start::Touched if !call.is_touched => self.touch_and_delay(call),
                 Start::Now | Start::Touched => self.continue_call(call),

@@ -10,11 +10,14 @@ mod freeze;
 mod handshake;
 mod held_memory;
 mod hold_timer;
+mod interval_timer;
 mod ioctl;
+mod late_calls;
 mod late_returns;
 mod logs;
 mod low_latency;
 mod pressure;
+mod real_time_calls;
 mod request_queue;
 mod ring_calls;
 mod trace;
@@ -37,12 +40,14 @@ use serde::{Deserialize, Serialize};
 pub(crate) use self::freeze::SavedFreeze;
 pub(crate) use self::handshake::Agreement;
 pub use self::held_memory::{BufferHolder, HeldMemory};
+use self::interval_timer::IntervalTimer;
 pub(crate) use self::ioctl::name_of;
 pub(crate) use self::request_queue::Slice;
 use self::request_queue::{Account, Due, RequestQueue, Requester};
 pub use self::trace::{TraceEnd, TraceOutcome, TracePart, TraceRecord};
 pub use self::upgrade::{Obstacle, PausedServer};
 use crate::channel::{Channel, Incoming, RequestBuffer, StoredRequest};
+use crate::coarse_clock;
 use crate::error::Error;
 use crate::fixed::Logs;
 use crate::guardian::Guardian;
@@ -85,6 +90,7 @@ const HOLD_TIMER: u64 = 6;
 const DELAYED_CALLS: u64 = 7;
 const LOW_LATENCY_TIMER: u64 = 8;
 const RETURNED_ACCESSES: u64 = 9;
+const TICK_TIMER: u64 = 10;
 const EXTERNAL: u64 = 1 << 32;
 const THREAD: u64 = 2 << 32;
 const OPENER: u64 = 3 << 32;
@@ -208,7 +214,8 @@ pub struct Server {
     fd_deliveries: fd_delivery::FdDeliveries,
     freezes: freeze::Freezes,
     nonblock: NonblockLookups,
-    hold_timer: hold_timer::HoldTimer,
+    hold_timer: IntervalTimer,
+    tick_timer: IntervalTimer,
     chain: call_chain::CallChain,
     direct_read: direct_read::DirectRead,
     rings: RingPolicy,
@@ -370,7 +377,10 @@ impl Server {
             rings: config.rings,
             ring_calls: ring_calls::RingCalls::default(),
             low_latency,
-            hold_timer: hold_timer::HoldTimer::new().map_err(Error::io("cannot make a timer"))?,
+            hold_timer: IntervalTimer::new(hold_timer::INTERVAL)
+                .map_err(Error::io("cannot make a timer"))?,
+            tick_timer: IntervalTimer::new(late_calls::TICK)
+                .map_err(Error::io("cannot make a timer"))?,
             queue: RequestQueue::new(),
             delayed: delayed_calls::DelayedCalls::new()
                 .map_err(Error::io("cannot make a timer"))?,
@@ -402,6 +412,7 @@ impl Server {
         }
         server.watch(server.nonblock.signal(), NONBLOCK_LOOKUPS)?;
         server.watch_edges(server.hold_timer.fd(), HOLD_TIMER)?;
+        server.watch_edges(server.tick_timer.fd(), TICK_TIMER)?;
         if let Some(low_latency) = &server.low_latency {
             server.watch(low_latency.timer(), LOW_LATENCY_TIMER)?;
         }
@@ -488,6 +499,7 @@ impl Server {
         self.serve_queue();
         self.nonblock.submit_due(|unique| self.parked.contains_key(&unique));
         self.limit_held_reads();
+        self.await_tick();
         if self.is_reclaiming() {
             self.continue_reclaim();
         }
@@ -540,6 +552,7 @@ impl Server {
                 (_, RETURNED_ACCESSES) => self.serve_returned_accesses(),
                 (_, NONBLOCK_LOOKUPS) => self.end_nonblocking_reads(),
                 (_, HOLD_TIMER) => self.end_hold_timer(),
+                (_, TICK_TIMER) => self.end_tick(),
                 (_, LOW_LATENCY_TIMER) => {
                     if let Some(low_latency) = &mut self.low_latency {
                         low_latency.end_interval();
@@ -633,7 +646,11 @@ impl Server {
         };
         let (requester, stored) = (self.requester(&request.header, fh), StoredRequest::new(bytes));
         if is_call {
-            self.queue.push_call(requester, request.header.unique, Due::Request(stored));
+            let unique = request.header.unique;
+            match self.host.real_time_level(request.header.pid) {
+                0 => self.queue.push_call(requester, unique, Due::Request(stored)),
+                level => self.queue.push_real_time(level, requester, unique, stored),
+            }
         } else {
             self.queue.push(requester, stored);
         }
@@ -653,11 +670,15 @@ impl Server {
         }
         let start = Instant::now();
         while !self.closed
-            && let Some(due) = self.queue.pop()
+            && let Some((due, out_of_turn)) = self.queue.pop(coarse_clock::now_ns())
         {
+            let begun = out_of_turn.map(|_| Instant::now());
             match due {
                 Due::Request(request) => self.serve(request.bytes()),
                 Due::Slice(slice) => self.serve_slice(slice),
+            }
+            if let (Some(owner), Some(begun)) = (out_of_turn, begun) {
+                self.queue.charge(owner, coarse_clock::now_ns(), begun.elapsed());
             }
             if start.elapsed() >= TURN {
                 break;

@@ -6,6 +6,7 @@
 //! `BINDER_WRITE_READ` ([`WriteRead::Unfinished`](binder_driver::WriteRead::Unfinished)).
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use binder_driver::state::wire_bytes;
 use binder_uapi::BinderWriteRead;
@@ -13,6 +14,7 @@ use owners::{FairQueue, Owner, Uid};
 use serde::{Deserialize, Serialize};
 
 use super::PendingIoctl;
+use super::real_time_calls::{Next, RealTimeCalls};
 use crate::channel::StoredRequest;
 use crate::host::Open;
 
@@ -73,6 +75,8 @@ enum Item {
 /// The queue.
 pub(super) struct RequestQueue {
     items: FairQueue<Account, Item>,
+    /// These are served first.
+    real_time: RealTimeCalls,
     /// The `BINDER_WRITE_READ`s in the queue, by unique id. A withdrawn one is missing here, and
     /// its item is skipped.
     calls: HashMap<u64, Due>,
@@ -82,7 +86,12 @@ pub(super) struct RequestQueue {
 
 impl RequestQueue {
     pub(super) fn new() -> Self {
-        Self { items: FairQueue::new(1), calls: HashMap::new(), requests: 0 }
+        Self {
+            items: FairQueue::new(1),
+            real_time: RealTimeCalls::new(),
+            calls: HashMap::new(),
+            requests: 0,
+        }
     }
 
     /// Adds a request that a signal does not end.
@@ -98,6 +107,24 @@ impl RequestQueue {
         self.calls.insert(unique, due);
     }
 
+    /// Adds a `BINDER_WRITE_READ` of a thread with this real-time priority.
+    pub(super) fn push_real_time(
+        &mut self,
+        level: u8,
+        requester: Requester,
+        unique: u64,
+        request: StoredRequest,
+    ) {
+        self.real_time.push(level, requester, unique);
+        self.requests += 1;
+        self.calls.insert(unique, Due::Request(request));
+    }
+
+    /// A call that [`pop`](Self::pop) returned out of turn was served.
+    pub(super) fn charge(&mut self, owner: Owner, now_ns: u64, took: Duration) {
+        self.real_time.charge(owner, now_ns, took);
+    }
+
     /// Removes and returns a `BINDER_WRITE_READ`, since its caller has a signal. `None`: it is not
     /// in the queue.
     pub(super) fn withdraw(&mut self, unique: u64) -> Option<Due> {
@@ -106,8 +133,25 @@ impl RequestQueue {
         Some(due)
     }
 
-    /// Removes and returns the next item.
-    pub(super) fn pop(&mut self) -> Option<Due> {
+    /// Removes and returns the next item, with the owner to charge if it is served out of turn.
+    pub(super) fn pop(&mut self, now_ns: u64) -> Option<(Due, Option<Owner>)> {
+        while let Some(next) = self.real_time.pop(now_ns) {
+            match next {
+                Next::Serve { owner, unique } => {
+                    if let Some(due) = self.withdraw(unique) {
+                        return Some((due, Some(owner)));
+                    }
+                }
+                Next::TakeTurn { account, uid, unique } => {
+                    self.items.push(account, uid, 1, Item::Call(unique));
+                }
+            }
+        }
+        self.pop_in_turn().map(|due| (due, None))
+    }
+
+    /// Removes and returns the next item of the owner whose turn it is.
+    pub(super) fn pop_in_turn(&mut self) -> Option<Due> {
         loop {
             match self.items.pop()? {
                 Item::Request(request) => {
@@ -124,11 +168,11 @@ impl RequestQueue {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.items.len()
+        self.items.len() + self.real_time.len()
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.items.is_empty()
+        self.items.is_empty() && self.real_time.is_empty()
     }
 
     /// The slices, in no order.
@@ -162,7 +206,7 @@ mod tests {
             Due::Request(request) => String::from_utf8(request.bytes().to_vec()).unwrap(),
             Due::Slice(slice) => format!("slice of {}", slice.request.unique),
         };
-        std::iter::from_fn(|| queue.pop()).map(text).collect()
+        std::iter::from_fn(|| queue.pop_in_turn()).map(text).collect()
     }
 
     fn slice(unique: u64) -> Due {
@@ -192,9 +236,31 @@ mod tests {
         queue.push_call(of(Uid(1)), 5, slice(5));
         queue.push(of(Uid(2)), request("first"));
         queue.push(of(Uid(2)), request("second"));
-        let Some(Due::Slice(Slice { request, .. })) = queue.pop() else { panic!("not its turn") };
+        let Some(Due::Slice(Slice { request, .. })) = queue.pop_in_turn() else {
+            panic!("not its turn")
+        };
         queue.push_call(of(Uid(1)), request.unique, slice(5));
         assert_eq!(drain(&mut queue), ["first", "slice of 5", "second"]);
+    }
+
+    #[test]
+    fn a_real_time_call_is_served_before_those_of_all_owners() {
+        let mut queue = RequestQueue::new();
+        for unique in 0..100 {
+            queue.push_call(of(Uid(1)), unique, Due::Request(request("ordinary")));
+        }
+        queue.push_real_time(50, of(Uid(2)), 1000, request("real-time"));
+        queue.push_real_time(51, of(Uid(2)), 1001, request("withdrawn"));
+        assert!(queue.withdraw(1001).is_some());
+        assert_eq!(queue.len(), 102);
+        let Some((Due::Request(first), Some(owner))) = queue.pop(0) else { panic!("no call") };
+        assert_eq!((first.bytes(), owner), (&b"real-time"[..], Owner::User(Uid(2))));
+        let burst = owners::bounds::REAL_TIME_CALLS.of_an_owner().burst;
+        queue.charge(owner, 0, Duration::from_micros(burst));
+        queue.push_real_time(99, of(Uid(2)), 1002, request("beyond the share"));
+        assert_eq!(drain(&mut queue)[..1], ["ordinary"]);
+        let Some((Due::Request(_), None)) = queue.pop(0) else { panic!("no item") };
+        assert!(queue.has_only_slices());
     }
 
     #[test]

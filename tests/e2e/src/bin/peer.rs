@@ -411,8 +411,9 @@ fn unshared(device: &str, map: &str, action: &[&str]) -> ExitCode {
 }
 
 /// As another user, becomes a context manager with these flags, and replies with its nice value,
-/// policy and real-time priority. On code 2 it calls BINDER_THREAD_EXIT first, while the call is
-/// pending.
+/// policy and real-time priority once the call is late enough to have changed them: when the nice
+/// value has changed, or after a second. On code 2 it calls BINDER_THREAD_EXIT first, while the call
+/// is pending.
 fn priority_service(device: &str, uid: Uid, flags: u32) -> Outcome {
     become_user(uid)?;
     let client = open(device)?;
@@ -424,7 +425,12 @@ fn priority_service(device: &str, uid: Uid, flags: u32) -> Outcome {
             let left = client.thread_exit();
             println!("{}", if left.is_ok() { "left" } else { "cannot leave" });
         }
-        let nice = rustix::process::getpriority_process(None).unwrap_or(i32::MAX);
+        let nice = || rustix::process::getpriority_process(None).unwrap_or(i32::MAX);
+        let (first, begun) = (nice(), Instant::now());
+        while nice() == first && begun.elapsed() < Duration::from_secs(1) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let nice = nice();
         let mut parameter = libc::sched_param { sched_priority: 0 };
         // SAFETY: the structure is live; 0 is this thread.
         let policy = unsafe {

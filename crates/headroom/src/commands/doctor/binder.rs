@@ -11,6 +11,7 @@ use rustix::io::Errno;
 
 use super::capabilities::Capability;
 use super::check::Check;
+use super::real_time;
 use super::system::System;
 use crate::helpers::preload::{self, Library};
 
@@ -66,6 +67,12 @@ pub fn checks(system: &System) -> Vec<Check> {
             "should the daemon be killed while it is tied up in its own bus, clients hang until \
              the connection is aborted",
             "run the daemon as root, or mount -t fusectl none /sys/fs/fuse/connections",
+        ),
+        Check::new(
+            "binder-priority",
+            real_time::above_the_loop(),
+            "while that program runs on the event loop's CPU, no call is served, of no caller",
+            "`--priority` of headroom-binderd above it, or below it if it must precede all calls",
         ),
         Check::new(
             "cpu-dma-latency",

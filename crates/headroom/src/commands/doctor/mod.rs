@@ -7,6 +7,7 @@ mod check;
 mod memory;
 #[cfg(feature = "bpf")]
 mod notifier;
+mod real_time;
 mod system;
 
 use std::fmt::Write;

@@ -70,6 +70,9 @@ fn start(globals: &Globals, options: &Up, daemons: &mut Vec<Daemon>) -> anyhow::
         if options.low_latency {
             command.arg("--low-latency");
         }
+        if let Some(priority) = options.priority {
+            command.args(["--priority", &priority.to_string()]);
+        }
         if options.rings {
             command.arg("--rings");
         }
