@@ -412,8 +412,8 @@ fn unshared(device: &str, map: &str, action: &[&str]) -> ExitCode {
 
 /// As another user, becomes a context manager with these flags, and replies with its nice value,
 /// policy and real-time priority once the call is late enough to have changed them: when the nice
-/// value has changed, or after a second. On code 2 it calls BINDER_THREAD_EXIT first, while the call
-/// is pending.
+/// value has changed, or after a second. On code 2 it calls BINDER_THREAD_EXIT first, while the
+/// call is pending.
 fn priority_service(device: &str, uid: Uid, flags: u32) -> Outcome {
     become_user(uid)?;
     let client = open(device)?;
