@@ -5,14 +5,15 @@
 //! times as one line of JSON.
 
 use std::io::{BufRead, BufReader, Write, stdin, stdout};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{ChildStdin, ChildStdout, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use binder_client::{Client, Echo, Options, Payload, Session};
+use binder_client::{Answer, Client, Options, Payload, Received, Session};
 use e2e::random::Random;
 use rustix::fd::OwnedFd;
 use rustix::net::{
@@ -55,14 +56,34 @@ impl Transport {
     }
 }
 
-/// A peer's main function: `server TRANSPORT PATH THREADS` or `client TRANSPORT PATH CLASS SEED`.
+/// How the server works.
+#[derive(Clone, Copy, Debug)]
+pub struct ServerOptions {
+    /// Number of threads.
+    pub threads: usize,
+    /// CPU time of each call besides the echo.
+    pub work: Duration,
+    /// The user that it runs as; `None`: this one.
+    pub uid: Option<u32>,
+}
+
+/// A peer's main function: `server TRANSPORT PATH THREADS WORK_US`, `client TRANSPORT PATH CLASS
+/// SEED` or `spinner CLASS`.
 pub fn serve(words: &[&str]) -> Result<()> {
     match words {
-        ["server", transport, path, threads] => {
+        ["server", transport, path, threads, work_us] => {
             let threads = threads.parse().context("how many threads?")?;
+            let work = Duration::from_micros(work_us.parse().context("how much work?")?);
             match Transport::parse(transport)? {
-                Transport::Binder => serve_binder(path, threads),
-                Transport::SeqPacket => serve_seqpacket(path),
+                Transport::Binder => serve_binder(path, threads, work),
+                Transport::SeqPacket => serve_seqpacket(path, work),
+            }
+        }
+        ["spinner", class] => {
+            Class::parse(class)?.take()?;
+            report_ready();
+            loop {
+                std::hint::spin_loop();
             }
         }
         ["client", transport, path, class, seed] => {
@@ -74,37 +95,62 @@ pub fn serve(words: &[&str]) -> Result<()> {
 }
 
 /// Starts the server.
-pub fn start_server(transport: Transport, path: &str, threads: usize) -> Result<Peer> {
-    let threads = threads.to_string();
-    let words = ["server", transport.word(), path, &threads];
-    Peer::start(&words, Stdio::null(), Stdio::null())
+pub fn start_server(transport: Transport, path: &str, service: ServerOptions) -> Result<Peer> {
+    let (threads, work) = (service.threads.to_string(), service.work.as_micros().to_string());
+    let words = ["server", transport.word(), path, &threads, &work];
+    Peer::start_by(&words, |command| spawn_as(service.uid, command))
 }
 
-fn serve_binder(device: &str, threads: usize) -> Result<()> {
+/// Starts a program that occupies a CPU.
+pub fn start_spinner(class: Class) -> Result<Peer> {
+    Peer::start(&["spinner", &class.name()], Stdio::null(), Stdio::null())
+}
+
+fn spawn_as(uid: Option<u32>, mut command: Command) -> std::io::Result<Child> {
+    if let Some(uid) = uid {
+        command.uid(uid);
+    }
+    command.spawn()
+}
+
+fn spin(work: Duration) {
+    let start = Instant::now();
+    while !work.is_zero() && start.elapsed() < work {
+        std::hint::spin_loop();
+    }
+}
+
+fn serve_binder(device: &str, threads: usize, work: Duration) -> Result<()> {
     let client = Client::open(device, &Options::default())?;
     let manager = client.become_context_manager();
     manager.context("the device has a context manager already; give a device of its own")?;
-    server::serve(&client, threads, || Echo)
+    server::serve(&client, threads, || {
+        move |_: &mut Session<'_>, _: &Received<'_>| {
+            spin(work);
+            Answer::Echo
+        }
+    })
 }
 
-fn serve_seqpacket(path: &str) -> Result<()> {
+fn serve_seqpacket(path: &str, work: Duration) -> Result<()> {
     let listener = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None)?;
     bind(&listener, &SocketAddrUnix::new(path)?).with_context(|| path.to_owned())?;
     listen(&listener, 16)?;
     report_ready();
     loop {
         let connection = accept(&listener)?;
-        thread::spawn(move || echo(&connection));
+        thread::spawn(move || echo(&connection, work));
     }
 }
 
-fn echo(connection: &OwnedFd) -> Result<()> {
+fn echo(connection: &OwnedFd, work: Duration) -> Result<()> {
     let mut room = vec![0; SIZES[SIZES.len() - 1]];
     loop {
         let (len, _) = recv(connection, &mut room[..], RecvFlags::empty())?;
         if len == 0 {
             return Ok(());
         }
+        spin(work);
         send(connection, &room[..len], SendFlags::NOSIGNAL)?;
     }
 }
@@ -203,10 +249,22 @@ pub struct Contender {
 impl Contender {
     /// Starts a client. An error if this process is not permitted to use the class.
     pub fn start(transport: Transport, path: &Path, class: Class, seed: u64) -> Result<Self> {
+        Self::start_as(None, transport, path, class, seed)
+    }
+
+    /// As [`start`](Self::start), as another user.
+    pub fn start_as(
+        uid: Option<u32>,
+        transport: Transport,
+        path: &Path,
+        class: Class,
+        seed: u64,
+    ) -> Result<Self> {
         let (name, seed) = (class.name(), seed.to_string());
         let path = crate::devices::path_text(path)?;
         let words = ["client", transport.word(), path, &name, &seed];
-        let (peer, orders, answers) = Peer::start_talking(&words)?;
+        let (peer, orders, answers) =
+            Peer::start_talking_by(&words, |command| spawn_as(uid, command))?;
         Ok(Self { class, _peer: peer, orders, lines: lines_of(answers) })
     }
 
@@ -219,6 +277,11 @@ impl Contender {
     pub fn alone(&mut self, count: u64, patience: Duration) -> Result<Tally> {
         self.order(&format!("alone {count}"))?;
         self.tally(patience)
+    }
+
+    /// Lets it call until it is dropped.
+    pub fn call_without_end(&mut self) -> Result<()> {
+        self.order(&format!("together {}", u64::MAX))
     }
 
     fn order(&mut self, order: &str) -> Result<()> {

@@ -90,6 +90,15 @@ FEATURES = {
 }
 
 
+# Cases of `contention` besides four classes during reclaim, on one kernel.
+CONTENTION_CASES = {
+    "spinners": ["--spinner", "nice 0"],
+    "users": ["--users", "16", "--classes", "fifo-99,nice 0"],
+    "handlers": ["--work-us", "5000"],
+    "unprivileged": ["--server-uid", "65534"],
+}
+
+
 @dataclass
 class Plan:
     """The kernels, the scope and the programs of a run."""
@@ -108,6 +117,11 @@ class Plan:
             yield Step(f"handles-{guest.label}", "handles", lambda out, guest=guest: self.handles(guest, out))
         for guest in guests:
             yield Step(f"contention-{guest.label}", "contention", lambda out, guest=guest: self.contention(guest, out))
+        if not self.quick:
+            for name, options in CONTENTION_CASES.items():
+                yield Step(
+                    f"contention-{name}-6.12", "contention", lambda out, options=options: self.contention_case(Guest("6.12"), options, out),
+                )
         for guest in guests:
             yield Step(f"sendvec-{guest.label}", "sendvec", lambda out, guest=guest: self.sendvec(guest, out))
         for guest in guests + [guest for guest in self.arm64 if guest in ARM64_BENCHMARKED]:
@@ -183,6 +197,11 @@ class Plan:
     def contention(self, guest: Guest, out: Path) -> None:
         """Four scheduling classes on one CPU, during reclaim. The other classes make about fifty calls per call of `nice 19`."""
         arguments = ["contention", "--reclaim", "--calls", "150", "--rounds", "2", "--limit-seconds", "600"]
+        self.bench(guest, out, arguments, memory=1024, timeout=2400)
+
+    def contention_case(self, guest: Guest, options: list[str], out: Path) -> None:
+        """One of `CONTENTION_CASES`, on one CPU."""
+        arguments = ["contention", "--newcomers", "0", "--calls", "100", "--rounds", "2", "--limit-seconds", "300", *options]
         self.bench(guest, out, arguments, memory=1024, timeout=2400)
 
     def one_cpu(self, guest: Guest, out: Path) -> None:

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use bench::affinity::Class;
-use bench::contention::{self, Contender, Transport};
+use bench::contention::{self, Contender, ServerOptions, Transport};
 use bench::devices::{self, DeviceArguments};
 use bench::order3::{self, Order3};
 use bench::peer;
@@ -46,7 +46,46 @@ struct Arguments {
     /// Threads of the server.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     server_threads: u32,
+    /// CPU time of each call in the server besides the echo, microseconds.
+    #[arg(long, default_value_t = 0)]
+    work_us: u64,
+    /// Run the servers as this user, which may not raise its nice values (needs root).
+    #[arg(long, value_name = "UID")]
+    server_uid: Option<u32>,
+    /// A program of this class spins on each CPU all the time.
+    #[arg(long, value_name = "CLASS")]
+    spinner: Option<String>,
+    /// Number of other users, uids from 60001 on, whose clients call the same server without pause
+    /// while the classes call (needs root).
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=1000))]
+    users: u32,
 }
+
+impl Arguments {
+    /// What a case has besides its class.
+    fn circumstances(&self) -> String {
+        let mut text = String::new();
+        if self.work_us > 0 {
+            text += &format!(", handlers of {} ms", self.work_us as f64 / 1000.0);
+        }
+        if self.server_uid.is_some() {
+            text += ", unprivileged server";
+        }
+        if let Some(class) = &self.spinner {
+            text += &format!(", beside spinners of {class}");
+        }
+        if self.users > 0 {
+            text += &format!(", beside {} other users", self.users);
+        }
+        if !self.reclaim {
+            text += " without reclaim";
+        }
+        text
+    }
+}
+
+/// Uid of the first of the other users.
+const FIRST_USER: u32 = 60_001;
 
 /// One transport, its server running.
 struct Field {
@@ -87,8 +126,12 @@ fn run(arguments: &Arguments) -> Result<()> {
         (d.name.clone(), Transport::Binder, d.path.clone(), d.daemon, control)
     });
     for (name, transport, path, daemon, control) in std::iter::once(sockets).chain(binders) {
-        let threads = arguments.server_threads as usize;
-        let server = contention::start_server(transport, devices::path_text(&path)?, threads);
+        let options = ServerOptions {
+            threads: arguments.server_threads as usize,
+            work: Duration::from_micros(arguments.work_us),
+            uid: arguments.server_uid,
+        };
+        let server = contention::start_server(transport, devices::path_text(&path)?, options);
         let server = server.with_context(|| name.clone())?;
         let (alone, together, shrunk) = (vec![], vec![], vec![]);
         let field =
@@ -97,6 +140,7 @@ fn run(arguments: &Arguments) -> Result<()> {
     }
     count_order3(arguments.newcomers, &fields);
     let classes = permitted(&wanted?, &fields[0])?;
+    let _spinners = start_spinners(arguments)?;
     for field in &mut fields {
         field.alone = vec![Tally::default(); classes.len()];
         field.together = field.alone.clone();
@@ -128,6 +172,14 @@ impl Field {
     }
 }
 
+/// One on each CPU, by the scheduler's choice.
+fn start_spinners(arguments: &Arguments) -> Result<Vec<peer::Peer>> {
+    let Some(class) = &arguments.spinner else { return Ok(Vec::new()) };
+    let class = Class::parse(class)?;
+    let cpus = std::thread::available_parallelism().context("how many CPUs?")?.get();
+    (0..cpus).map(|_| contention::start_spinner(class)).collect()
+}
+
 /// The classes that this process is permitted to use.
 fn permitted(wanted: &[Class], field: &Field) -> Result<Vec<Class>> {
     let mut classes = Vec::new();
@@ -157,8 +209,17 @@ fn one_round(
         contender.alone(arguments.calls / 10 + 1, PATIENCE)?;
         tally.merge(&contender.alone(arguments.calls, PATIENCE)?);
     }
+    let user = |number| {
+        let uid = Some(FIRST_USER + number);
+        let seed = u64::from(FIRST_USER + number);
+        Contender::start_as(uid, field.transport, &field.path, Class::Nice(0), seed)
+    };
+    let users: Result<Vec<Contender>> = (0..arguments.users).map(user).collect();
+    let mut users = users.with_context(|| format!("{}, other users", field.name))?;
+    users.iter_mut().try_for_each(Contender::call_without_end)?;
     let limit = Duration::from_secs(arguments.limit_seconds);
     let tallies = contention::together(&mut contenders, arguments.calls, limit);
+    drop(users);
     let tallies = tallies.with_context(|| field.name.clone())?;
     for ((contender, new), tally) in contenders.iter().zip(&tallies).zip(&mut field.together) {
         if new.count < arguments.calls {
@@ -183,8 +244,7 @@ fn print_results(classes: &[Class], fields: &[Field], arguments: &Arguments) {
     );
     for (at, class) in classes.iter().enumerate() {
         for field in fields {
-            let reclaim = if arguments.reclaim { "" } else { " without reclaim" };
-            let case = format!("{}{reclaim}", class.name());
+            let case = format!("{}{}", class.name(), arguments.circumstances());
             print_row(&case, &field.name, &field.alone[at], &field.together[at]);
         }
     }
