@@ -1,9 +1,16 @@
-//! Reading and writing in a client's address space: `process_vm_readv`/`process_vm_writev`.
+//! Reading and writing in a client's address space: the only module that does.
 //!
-//! The client's thread is blocked in its ioctl while we do this, so its tid cannot have been
-//! reused.
+//! While a thread is blocked in its ioctl, its tid cannot mean another thread, and its process
+//! cannot execute another program: `process_vm_readv` and `process_vm_writev` access it by number.
+//! At any other time only a [`MemoryHandle`] accesses it.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
 
 use binder_driver::{Fault, Piece};
+
+use crate::mapping::machine_page_size;
 
 /// Maximum number of ranges of one call (`IOV_MAX`).
 const PIECES_PER_CALL: usize = 1024;
@@ -94,6 +101,59 @@ pub(crate) fn write(tid: u32, address: u64, bytes: &[u8]) -> Result<(), Fault> {
     if copied == bytes.len() as isize { Ok(()) } else { Err(Fault::BadAddress) }
 }
 
+/// Reads a byte of each page of a range, so that the next access does not wait for it. Nothing
+/// depends on the result: the thread need not be in its ioctl any more.
+pub(crate) fn touch(tid: u32, address: u64, len: u64) {
+    let page_bytes = u64::from(machine_page_size().bytes());
+    let first_page = address / page_bytes;
+    let pages = first_page..address.saturating_add(len).div_ceil(page_bytes).max(first_page);
+    let addresses = pages.map(|page| address.max(page * page_bytes));
+    let pieces: Vec<_> = addresses.map(|address| Piece { address, at: 0, len: 1 }).collect();
+    // A bad address makes the access fail that follows.
+    read_pieces(tid, &pieces, &mut [0]);
+}
+
+/// The address space of a thread, also once the thread has exited or its process executes another
+/// program: `/proc/TID/mem` stays bound to the address space that it was opened for.
+///
+/// Unlike an access by number it ignores the protection of private pages.
+#[derive(Debug)]
+pub(crate) struct MemoryHandle {
+    tid: u32,
+    memory: File,
+}
+
+impl MemoryHandle {
+    /// Of a thread that is blocked in its ioctl.
+    pub(crate) fn open(tid: u32) -> io::Result<Self> {
+        let memory = File::options().read(true).write(true).open(format!("/proc/{tid}/mem"))?;
+        Ok(Self { tid, memory })
+    }
+
+    /// Fills `into`, or fails.
+    pub(crate) fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Fault> {
+        self.make_present(address, into.len());
+        self.memory.read_exact_at(into, position(address)).map_err(|_| Fault::BadAddress)
+    }
+
+    /// Writes all of `bytes`, or fails (some of them may have been written then).
+    pub(crate) fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Fault> {
+        self.make_present(address, bytes.len());
+        self.memory.write_all_at(bytes, position(address)).map_err(|_| Fault::BadAddress)
+    }
+
+    /// An access by the file holds the lock of the memory map while it waits for a page, and a
+    /// client that provides the page itself may need that lock. `process_vm_readv` releases it.
+    fn make_present(&self, address: u64, len: usize) {
+        touch(self.tid, address, len as u64);
+    }
+}
+
+/// Without the tag that user addresses of arm64 may have: positions in a file are not negative.
+fn position(address: u64) -> u64 {
+    if cfg!(target_arch = "aarch64") { address & (u64::MAX >> 8) } else { address }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -177,5 +237,48 @@ mod tests {
         let target = [std::cell::Cell::new(0_u8), std::cell::Cell::new(0)];
         write(own_tid(), target.as_ptr() as u64, &[7, 9]).unwrap();
         assert_eq!((target[0].get(), target[1].get()), (7, 9));
+    }
+
+    #[test]
+    fn a_handle_accesses_the_address_space_that_it_was_opened_for() {
+        let target = [std::cell::Cell::new(0_u8), std::cell::Cell::new(0)];
+        let handle = MemoryHandle::open(own_tid()).unwrap();
+        handle.write(target.as_ptr() as u64, &[7, 9]).unwrap();
+        assert_eq!((target[0].get(), target[1].get()), (7, 9));
+        let mut read = [0; 2];
+        handle.read(target.as_ptr() as u64, &mut read).unwrap();
+        assert_eq!(read, [7, 9]);
+        assert_eq!(handle.write(8, &[1]), Err(Fault::BadAddress));
+        assert_eq!(handle.write(u64::MAX - 3, &[1; 8]), Err(Fault::BadAddress));
+    }
+
+    #[test]
+    fn a_handle_does_not_reach_the_program_that_its_process_executes_later() {
+        let mut child = std::process::Command::new("/bin/sh")
+            .args(["-c", "read line; exec sleep 1000"])
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let pid = child.id();
+        let maps = || std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+        let stack = |maps: &str| {
+            let line = maps.lines().find(|line| line.ends_with("[stack]")).unwrap();
+            u64::from_str_radix(line.split_once('-').unwrap().0, 16).unwrap()
+        };
+        let handle = MemoryHandle::open(child.id()).unwrap();
+        let (before, mut byte) = (maps(), [0]);
+        assert_eq!(handle.read(stack(&before), &mut byte), Ok(()));
+        drop(child.stdin.take());
+        let begun = std::time::Instant::now();
+        while !maps().contains("sleep") {
+            assert!(begun.elapsed().as_secs() < 60, "it executes nothing");
+            std::thread::yield_now();
+        }
+        let after = maps();
+        assert_eq!(read(child.id(), stack(&after), &mut byte), Ok(()));
+        assert_eq!(handle.read(stack(&after), &mut byte), Err(Fault::BadAddress));
+        assert_eq!(handle.write(stack(&after), &byte), Err(Fault::BadAddress));
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 }

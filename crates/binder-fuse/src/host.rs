@@ -19,7 +19,7 @@ use crate::calls::Calls;
 use crate::client_access::{BlockedAccess, ClientAccess, Late};
 use crate::client_memory;
 use crate::coarse_clock;
-use crate::files::{CallStop, Charge, Closers, Store};
+use crate::files::{CallStop, Charge, Closers, MemoryWrite, Store};
 use crate::lookup_budget::{LookupBudgets, MAX_AREAS};
 use crate::mapping::{Backing, SavedBacking};
 use crate::maps::Lookup;
@@ -192,6 +192,9 @@ pub(crate) struct ClientHost {
     limits: AccessLimits,
     /// The returns of the last read that are not written yet.
     late_returns: Option<BlockedAccess>,
+    /// While a read of a stopped thread is completed: its returns, for the worker that has stopped
+    /// the thread. The thread's number is no handle to its memory once its ioctl has its reply.
+    returns_of_stopped: Option<Vec<MemoryWrite>>,
     lookups: LookupBudgets,
     pub(crate) rings: Rings,
     warnings: WarningLimits,
@@ -223,6 +226,7 @@ impl ClientHost {
             access: ClientAccess::of_this_loop(),
             limits: AccessLimits::new(own_uid),
             late_returns: None,
+            returns_of_stopped: None,
             lookups: LookupBudgets::new(),
             rings: Rings::default(),
             warnings: WarningLimits::new(),
@@ -381,6 +385,16 @@ impl ClientHost {
         self.late_returns.take()
     }
 
+    /// Collects the returns that `complete` writes to a stopped thread.
+    pub(crate) fn collect_returns<T>(
+        &mut self,
+        complete: impl FnOnce(&mut Self) -> T,
+    ) -> (T, Vec<MemoryWrite>) {
+        self.returns_of_stopped = Some(Vec::new());
+        let completed = complete(self);
+        (completed, self.returns_of_stopped.take().unwrap_or_default())
+    }
+
     /// Accesses a client's memory; late if the access is refused.
     fn access<T>(
         &mut self,
@@ -500,6 +514,10 @@ impl ClientMemory for ClientHost {
     }
 
     fn write_returns(&mut self, to: Caller, address: u64, bytes: &[u8]) -> Result<(), Fault> {
+        if let Some(returns) = &mut self.returns_of_stopped {
+            returns.push(MemoryWrite { address, bytes: bytes.to_vec() });
+            return Ok(());
+        }
         if self.rings.write(to.tid, address, bytes) {
             return Ok(());
         }

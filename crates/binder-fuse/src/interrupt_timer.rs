@@ -11,6 +11,8 @@ use std::time::Duration;
 use rustix::process::Pid;
 use rustix::thread::gettid;
 
+use crate::files::ptrace;
+
 /// Interval of the timer.
 pub(crate) const PERIOD: Duration = Duration::from_millis(5);
 
@@ -22,16 +24,23 @@ fn signal() -> libc::c_int {
     libc::SIGRTMAX() - 1
 }
 
-extern "C" fn do_nothing(_: libc::c_int) {}
+/// Interrupts the system call that the thread is in; [`ptrace`] needs more than that.
+extern "C" fn on_expiry(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: the kernel passes the state of this thread, which nothing else accesses meanwhile.
+    if let Some(context) = unsafe { context.cast::<libc::ucontext_t>().as_mut() } {
+        ptrace::note_timer_period(context);
+    }
+}
 
 impl InterruptTimer {
-    /// Creates a disarmed timer, and installs a handler for its signal that does nothing.
+    /// Creates a disarmed timer, and installs the handler of its signal.
     pub(crate) fn new() -> io::Result<Self> {
         // SAFETY: all-zero is valid for these structures; those that are read are filled in before,
-        // and live across the calls. The handler touches nothing.
+        // and live across the calls. The handler touches variables of its thread only.
         unsafe {
             let mut action: libc::sigaction = zeroed();
-            action.sa_sigaction = do_nothing as extern "C" fn(libc::c_int) as usize;
+            action.sa_sigaction = on_expiry as *const () as usize;
+            action.sa_flags = libc::SA_SIGINFO;
             let mut set = zeroed();
             libc::sigemptyset(&mut set);
             libc::sigaddset(&mut set, signal());

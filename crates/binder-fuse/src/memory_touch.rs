@@ -6,14 +6,12 @@
 use std::io;
 use std::sync::Arc;
 
-use binder_driver::Piece;
 use binder_uapi::{BinderWriteRead, Command, CommandReader};
 use headroom_linux::sched::leave_realtime;
 
 use crate::client_access::{BlockedAccess, Progress};
 use crate::client_memory;
 use crate::loop_threads::LoopThreads;
-use crate::mapping::machine_page_size;
 
 /// Bytes of a thread's stack. All of it is resident once the daemon locks its memory.
 const STACK: usize = 64 << 10;
@@ -60,16 +58,9 @@ fn touch_call(tid: u32, bwr: &BinderWriteRead) {
     }
 }
 
-/// Reads a byte of each page of a range.
+/// Reads a byte of each page of a parcel's range.
 fn touch(tid: u32, address: u64, len: u64) {
-    let page_bytes = u64::from(machine_page_size().bytes());
-    let end = address.saturating_add(len.min(MAX_PARCEL_BYTES));
-    let first_page = address / page_bytes;
-    let pages = first_page..end.div_ceil(page_bytes).max(first_page);
-    let addresses = pages.map(|page| address.max(page * page_bytes));
-    let pieces: Vec<_> = addresses.map(|address| Piece { address, at: 0, len: 1 }).collect();
-    // A bad address makes the call fail.
-    client_memory::read_pieces(tid, &pieces, &mut [0]);
+    client_memory::touch(tid, address, len.min(MAX_PARCEL_BYTES));
 }
 
 #[cfg(test)]
@@ -78,6 +69,7 @@ mod tests {
     use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
     use super::*;
+    use crate::mapping::machine_page_size;
 
     fn page_bytes() -> u64 {
         machine_page_size().bytes().into()

@@ -147,6 +147,14 @@ pub(crate) struct Moved {
     tid: u32,
 }
 
+impl Moved {
+    /// For a thread that has exited: another one may have its number.
+    pub(crate) fn forget(self) {
+        self.slot.tid.store(0, Ordering::Release);
+        std::mem::forget(self);
+    }
+}
+
 impl Drop for Moved {
     fn drop(&mut self) {
         self.slot.restore(self.tid);

@@ -2,8 +2,8 @@
 //!
 //! The event loop never waits for them. It submits a [`Job`] with the reply to the reader's ioctl;
 //! a worker traces the reader, sends the reply, installs the files while the reader is stopped, and
-//! reports the [`Outcome`]. The event loop then writes the reader's buffers, and its [`Completion`]
-//! lets the worker resume the reader.
+//! reports the [`Outcome`]. The event loop then completes the read, and the worker writes the
+//! reader's buffers as its [`Completion`] says and resumes the reader.
 //!
 //! A client that does not react blocks a worker for the timeout of [`tracee`](super::tracee), and
 //! one whose memory cannot be accessed blocks it until the client is killed. So each delivery that
@@ -18,6 +18,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use binder_driver::Caller;
 use headroom_linux::sched::leave_realtime;
 use owners::Owner;
 use rustix::event::EventfdFlags;
@@ -51,15 +52,15 @@ const TIMER_LINGER: Duration = Duration::from_millis(20);
 /// the next [`OTHER_CPU_DELIVERIES`] are left to the scheduler.
 const MAX_SHARED_CPU_TIME: Duration = Duration::from_millis(1);
 const OTHER_CPU_DELIVERIES: u32 = 64;
-/// How often a worker that waits for a completion checks whether the receiver was killed: the
-/// completion is late if the receiver's memory is.
+/// How often a worker that waits for a completion checks whether the receiver was killed.
 const EXIT_CHECK_PERIOD: Duration = Duration::from_millis(100);
 
 /// Files to install in a thread, or descriptors to close in it, at the return from its ioctl.
 pub(crate) struct Job {
     /// Id of its outcome and completion; `None`: it has neither, as descriptors are only closed.
     pub(crate) delivery: Option<u64>,
-    pub(crate) tid: u32,
+    /// The thread.
+    pub(crate) reader: Caller,
     pub(crate) call_stop: CallStop,
     /// Owner and uid of the receiver.
     pub(crate) charge: Charge,
@@ -93,12 +94,23 @@ pub(crate) enum Outcome {
     Unanswered(io::Error),
     /// The thread has exited, or runs already: its ioctl has its reply.
     Lost,
+    /// The returns of the completion could not be written; the thread is stopped until the next
+    /// completion.
+    Unwritten { reader: Caller, resume: Sender<Completion> },
+}
+
+/// Bytes to write to a stopped thread's memory.
+#[derive(Debug)]
+pub(crate) struct MemoryWrite {
+    pub(crate) address: u64,
+    pub(crate) bytes: Vec<u8>,
 }
 
 /// How a stopped thread is resumed.
 #[derive(Debug)]
 pub(crate) struct Completion {
-    pub(crate) delivery: u64,
+    /// Returns, and the argument of its ioctl.
+    pub(crate) writes: Vec<MemoryWrite>,
     /// Result of its ioctl; `None`: it restarts the ioctl.
     pub(crate) result: Option<i32>,
     /// Descriptors to close before the thread is resumed.
@@ -236,8 +248,8 @@ impl FdInstaller {
         lock(&self.shared.queue).is_empty()
     }
 
-    pub(crate) fn complete(&mut self, completion: Completion) {
-        if let Some(sender) = self.completions.remove(&completion.delivery) {
+    pub(crate) fn complete(&mut self, delivery: u64, completion: Completion) {
+        if let Some(sender) = self.completions.remove(&delivery) {
             let _ = sender.send(completion);
         }
     }
@@ -410,7 +422,7 @@ impl Worker {
         timer: io::Result<()>,
     ) -> Option<Tracee> {
         let files = std::mem::take(&mut job.files);
-        let served = match timer.and_then(|()| Tracee::seize(job.tid, job.call_stop)) {
+        let served = match timer.and_then(|()| Tracee::seize(job.reader.tid, job.call_stop)) {
             Ok(tracee) => {
                 self.send_reply(&job);
                 tracee.stopped().and_then(|tracee| self.act(tracee, &job, &files, completion))
@@ -418,7 +430,7 @@ impl Worker {
             Err(error) => {
                 if job.delivery.is_none() {
                     self.send_reply(&job);
-                    tracing::debug!("thread {}: cannot close for it: {error}", job.tid);
+                    tracing::debug!("thread {}: cannot close for it: {error}", job.reader.tid);
                 }
                 self.report(&job, Outcome::Unanswered(error));
                 Ok(())
@@ -430,11 +442,11 @@ impl Worker {
         match lost {
             Lost::Gone => None,
             Lost::Refused(error) => {
-                tracing::debug!("thread {} cannot be used: {error}", job.tid);
+                tracing::debug!("thread {} cannot be used: {error}", job.reader.tid);
                 None
             }
             Lost::Stuck(tracee) => {
-                tracing::debug!("thread {} does not move: dying, or frozen", job.tid);
+                tracing::debug!("thread {} does not move: dying, or frozen", job.reader.tid);
                 Some(*tracee)
             }
         }
@@ -449,7 +461,10 @@ impl Worker {
 
     fn send_reply(&self, job: &Job) {
         if let Err(error) = self.shared.channel.send(&job.reply) {
-            tracing::warn!("thread {}: the kernel does not take the answer: {error}", job.tid);
+            tracing::warn!(
+                "thread {}: the kernel does not take the answer: {error}",
+                job.reader.tid
+            );
         }
     }
 
@@ -466,21 +481,42 @@ impl Worker {
             return tracee.finish(End::Unchanged);
         }
         let keeper = SocketKeeper { closers: self.shared.closers.clone(), charge: job.charge };
-        let (outcome, _socket) = match install(&mut tracee, files, job.room, &keeper) {
-            Ok(Installation { fds, socket }) => (Outcome::Installed(fds), Some(socket)),
-            Err(Failure::Refused(error)) => (Outcome::Stopped(error), None),
+        let (fds, outcome, _socket) = match install(&mut tracee, files, job.room, &keeper) {
+            Ok(Installation { fds, socket }) => {
+                (fds.clone(), Outcome::Installed(fds), Some(socket))
+            }
+            Err(Failure::Refused(error)) => (Vec::new(), Outcome::Stopped(error), None),
             Err(Failure::Lost(lost)) => return Err(lost),
         };
         self.report(job, outcome);
-        let Some(completion) = await_completion(&mut tracee, completion)? else {
+        let Some(mut completion) = await_completion(&mut tracee, completion)? else {
             return tracee.finish(End::Unchanged);
         };
+        if !completion.write_to(&tracee) {
+            let (resume, next) = channel();
+            self.report(job, Outcome::Unwritten { reader: job.reader, resume });
+            let Some(next) = await_completion(&mut tracee, &next)? else {
+                return tracee.finish(End::Unchanged);
+            };
+            completion = next;
+            // Closed once: another thread may use the number of a closed one.
+            completion.closes.retain(|fd| !fds.contains(fd));
+            close_all(&mut tracee, &fds)?;
+        }
         close_all(&mut tracee, &completion.closes)?;
         tracee.finish(completion.result.map_or(End::Again, |result| End::Return(result.into())))
     }
 }
 
-/// Waits until the event loop has written the read of the stopped thread. `None`: it has ended.
+impl Completion {
+    /// False: the memory cannot be written.
+    fn write_to(&self, tracee: &Tracee) -> bool {
+        let memory = tracee.memory();
+        self.writes.iter().all(|write| memory.write(write.address, &write.bytes).is_ok())
+    }
+}
+
+/// Waits for the result of the stopped thread's read. `None`: the event loop has ended.
 fn await_completion(
     tracee: &mut Tracee,
     completion: &Receiver<Completion>,
@@ -497,6 +533,8 @@ fn await_completion(
 
 #[cfg(test)]
 mod tests {
+    use binder_driver::ProcessId;
+    use keyed_slab::Key;
     use owners::Uid;
 
     use super::*;
@@ -506,7 +544,9 @@ mod tests {
         let uid = Uid(number);
         let charge = Charge { owner: Owner::User(uid), uid };
         let (call_stop, room) = (CallStop::Step, ReadRoom::default());
-        let job = Job { delivery: None, tid: 1, call_stop, charge, reply, room, files, closes };
+        let process = ProcessId::from_number(1);
+        let reader = Caller { process, tid: 1, euid: uid };
+        let job = Job { delivery: None, reader, call_stop, charge, reply, room, files, closes };
         QueuedJob { job, completion: channel().1, cpu: None }
     }
 

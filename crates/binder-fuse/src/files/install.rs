@@ -3,13 +3,14 @@
 //! network or permission is involved.
 
 use std::io;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use super::closing::{Charge, ClientFile, Closers};
 use super::store::fetch;
 use super::system_call::{Abi, Frame, SystemCall};
 use super::tracee::{Lost, Tracee};
-use crate::client_memory;
+use crate::client_memory::MemoryHandle;
 
 /// Maximum number of files in one message (`SCM_MAX_FD`).
 const FILES_A_MESSAGE: usize = 253;
@@ -61,7 +62,7 @@ pub(crate) struct ReadRoom {
 
 /// Memory of the thread that we use temporarily.
 pub(super) struct Scratch {
-    tid: u32,
+    memory: Rc<MemoryHandle>,
     address: u64,
     /// The previous contents, to be restored; empty if they do not matter.
     saved: Vec<u8>,
@@ -73,34 +74,37 @@ impl Scratch {
     pub(super) fn new(tracee: &Tracee, room: ReadRoom, files: usize) -> io::Result<Self> {
         let (abi, files) = (tracee.abi(), files.min(FILES_A_MESSAGE));
         let need = (Frame::control_at(abi) + Frame::control_len(abi, files)) as u64;
-        let tid = tracee.tid();
+        let memory = Rc::clone(tracee.memory());
         let (start, len) = (room.address.next_multiple_of(8), room.len.saturating_sub(8));
         if len >= need && abi.reaches(start, need) {
-            return Ok(Self { tid, address: start, saved: Vec::new() });
+            return Ok(Self { memory, address: start, saved: Vec::new() });
         }
         let address = (tracee.stack().saturating_sub(RED_ZONE + need)) & !15;
         if !abi.reaches(address, need) {
             return Err(io::Error::other("its 32-bit system calls do not reach its stack"));
         }
         let mut saved = vec![0; need as usize];
-        client_memory::read(tid, address, &mut saved)
+        memory
+            .read(address, &mut saved)
             .map_err(|_| io::Error::other("no memory below its stack"))?;
-        Ok(Self { tid, address, saved })
+        Ok(Self { memory, address, saved })
     }
 
     fn write(&self, bytes: &[u8]) -> io::Result<()> {
-        client_memory::write(self.tid, self.address, bytes)
+        self.memory
+            .write(self.address, bytes)
             .map_err(|_| io::Error::from_raw_os_error(libc::EFAULT))
     }
 
     fn read(&self, at: usize, into: &mut [u8]) -> io::Result<()> {
         let address = self.address + at as u64;
-        client_memory::read(self.tid, address, into)
-            .map_err(|_| io::Error::from_raw_os_error(libc::EFAULT))
+        self.memory.read(address, into).map_err(|_| io::Error::from_raw_os_error(libc::EFAULT))
     }
 
     fn put_back(&self) {
-        let _ = self.write(&self.saved);
+        if !self.saved.is_empty() {
+            let _ = self.write(&self.saved);
+        }
     }
 }
 
@@ -113,7 +117,9 @@ pub(super) fn install(
 ) -> Result<Installation, Failure> {
     let scratch = Scratch::new(tracee, room, files.len())?;
     let installed = install_with(tracee, files, &scratch, keeper);
-    scratch.put_back();
+    if !matches!(installed, Err(Failure::Lost(Lost::Gone))) {
+        scratch.put_back();
+    }
     installed
 }
 
@@ -134,6 +140,8 @@ fn install_with(
     let fetched =
         fetch(tracee.tid(), near).map(|socket| keeper.closers.adopt(socket, keeper.charge));
     // Closed first, so that the first file gets the number that a normal `recvmsg` would give it.
+    // Only a thread that is still stopped can close it: so the number of a thread that was replaced
+    // by an execve meanwhile was not used.
     close(tracee, near)?;
     let mut fds = Vec::with_capacity(files.len());
     let passed = fetched.map_err(Failure::from).and_then(|socket| {

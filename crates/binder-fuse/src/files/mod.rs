@@ -9,6 +9,7 @@
 mod closing;
 mod fd_installer;
 mod install;
+pub(crate) mod ptrace;
 #[cfg_attr(target_arch = "x86_64", path = "registers/x86_64.rs")]
 #[cfg_attr(target_arch = "aarch64", path = "registers/aarch64.rs")]
 #[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), path = "registers/other.rs")]
@@ -19,7 +20,7 @@ mod tracee;
 mod trap;
 
 pub(crate) use closing::{Charge, ClientFile, Closers};
-pub(crate) use fd_installer::{Completion, FdInstaller, Job, Outcome};
+pub(crate) use fd_installer::{Completion, FdInstaller, Job, MemoryWrite, Outcome};
 pub(crate) use install::ReadRoom;
 pub(crate) use store::{SavedFiles, Store};
 pub(crate) use tracee::CallStop;

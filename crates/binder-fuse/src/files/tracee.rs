@@ -6,12 +6,15 @@
 //! are restored.
 
 use std::io;
+use std::rc::Rc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::ptrace::{self, PtraceRequest, ptrace};
 use super::registers::{LOSES_FIRST_ARGUMENT, Registers};
 use super::system_call::{Abi, SystemCall};
+use crate::client_memory::MemoryHandle;
 use crate::interrupt_timer::PERIOD;
 use crate::pid_view::signals;
 use crate::placement::{self, Move, Moved};
@@ -60,6 +63,8 @@ pub(crate) enum CallStop {
 #[derive(Debug)]
 pub(super) struct Tracee {
     tid: u32,
+    /// The address space that it had in its ioctl.
+    memory: Rc<MemoryHandle>,
     call_stop: CallStop,
     /// Of the ioctl in which it stopped, if the registers lose it.
     first_argument: Option<u64>,
@@ -92,23 +97,6 @@ enum Stop {
     Trap,
 }
 
-#[cfg(target_env = "gnu")]
-pub(super) type PtraceRequest = libc::c_uint;
-#[cfg(not(target_env = "gnu"))]
-pub(super) type PtraceRequest = libc::c_int;
-
-pub(super) fn ptrace(
-    request: PtraceRequest,
-    tid: u32,
-    address: usize,
-    data: usize,
-) -> io::Result<i64> {
-    // SAFETY: the caller guarantees that `data`, where it is a pointer, points to a live value of
-    // the type that the request reads or writes.
-    let result = unsafe { libc::ptrace(request, tid as libc::pid_t, address, data) };
-    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(result) }
-}
-
 /// The bit of a signal in a mask.
 fn bit(signal: i32) -> u64 {
     1 << (signal - 1)
@@ -131,7 +119,8 @@ impl Tracee {
     /// Traces a thread that is blocked in an ioctl on our device, and requests a stop for its
     /// return.
     pub(super) fn seize(tid: u32, call_stop: CallStop) -> io::Result<Self> {
-        ptrace(libc::PTRACE_SEIZE, tid, 0, libc::PTRACE_O_TRACESYSGOOD as usize)?;
+        let memory = Rc::new(MemoryHandle::open(tid)?);
+        ptrace::seize(tid, libc::PTRACE_O_TRACESYSGOOD)?;
         let moved = match placement::move_here(tid) {
             Move::Moved(moved) => Some(moved),
             Move::Bound | Move::Refused => None,
@@ -141,11 +130,16 @@ impl Tracee {
         let _ = ptrace(libc::PTRACE_INTERRUPT, tid, 0, 0);
         let abi = Abi::Native;
         let (registers, mask, suppressed) = (None, 0, 0);
-        Ok(Self { tid, call_stop, first_argument, abi, registers, mask, suppressed, moved })
+        Ok(Self { tid, memory, call_stop, first_argument, abi, registers, mask, suppressed, moved })
     }
 
     pub(super) fn tid(&self) -> u32 {
         self.tid
+    }
+
+    /// Its memory.
+    pub(super) fn memory(&self) -> &Rc<MemoryHandle> {
+        &self.memory
     }
 
     /// Waits until the thread, whose ioctl has its reply, has stopped at the return from the ioctl.
@@ -212,15 +206,13 @@ impl Tracee {
         Ok(after.result(self.abi))
     }
 
-    fn current_registers(&self) -> Result<Registers, Lost> {
+    fn current_registers(&mut self) -> Result<Registers, Lost> {
         Registers::get(self.tid).map_err(|_| self.stuck())
     }
 
-    fn stuck(&self) -> Lost {
-        let Self { tid, call_stop, first_argument, abi, registers, mask, suppressed, .. } = *self;
-        let moved = None;
-        let left = Self { tid, call_stop, first_argument, abi, registers, mask, suppressed, moved };
-        Lost::Stuck(Box::new(left))
+    fn stuck(&mut self) -> Lost {
+        let (memory, moved) = (Rc::clone(&self.memory), self.moved.take());
+        Lost::Stuck(Box::new(Self { memory, moved, ..*self }))
     }
 
     /// Returns the registers behind the call.
@@ -292,7 +284,10 @@ impl Tracee {
             _ if found < 0 && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {
                 Err(Absence::Interrupted)
             }
-            found if found < 0 || !libc::WIFSTOPPED(status) => Err(Absence::Gone),
+            found if found < 0 || !libc::WIFSTOPPED(status) => {
+                self.moved.take().into_iter().for_each(Moved::forget);
+                Err(Absence::Gone)
+            }
             _ if status >> 16 == libc::PTRACE_EVENT_STOP => Ok(Some(Stop::Trap)),
             _ if libc::WSTOPSIG(status) == libc::SIGTRAP | 0x80 => Ok(Some(Stop::Call)),
             _ => Ok(Some(Stop::Signal(libc::WSTOPSIG(status)))),
@@ -321,16 +316,16 @@ impl Tracee {
 
     fn detach(&mut self) -> Result<(), Lost> {
         self.moved = None;
-        // Fails if the thread is not stopped any more because it was killed.
-        ptrace(libc::PTRACE_DETACH, self.tid, 0, 0).map_err(|_| self.stuck())?;
-        // All others are blocked.
+        // All others are blocked. Sent while the thread is traced: its number cannot be reused.
+        let suppressed = std::mem::take(&mut self.suppressed);
         for signal in [libc::SIGSTOP, libc::SIGTRAP] {
-            if self.suppressed & bit(signal) != 0 {
+            if suppressed & bit(signal) != 0 {
                 // SAFETY: plain numbers.
                 unsafe { libc::syscall(libc::SYS_tkill, self.tid as libc::pid_t, signal) };
             }
         }
-        Ok(())
+        // Fails if the thread is not stopped any more because it was killed.
+        ptrace(libc::PTRACE_DETACH, self.tid, 0, 0).map(drop).map_err(|_| self.stuck())
     }
 
     /// Whether it was frozen between a call and the SIGTRAP of the step over it. Resumed without

@@ -94,7 +94,6 @@ impl Server {
             threads.clear_returned();
         }
         self.finish_late_returns();
-        self.finish_late_deliveries();
         self.serve_delayed_calls();
         self.serve_wakes();
     }

@@ -5,18 +5,19 @@
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
+use std::sync::mpsc::Sender;
 
-use binder_driver::{Caller, ClientMemory, Errno, ProcessId, WriteRead};
+use binder_driver::{Caller, Errno, ProcessId, WriteRead};
 use binder_uapi::BinderWriteRead;
 use ioctl_trap::{HeldCalls, Listener};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use zerocopy::IntoBytes;
 
 use super::{FD_DELIVERIES, PendingIoctl, Server};
-use crate::client_access::BlockedAccess;
 use crate::error::Error;
 use crate::files::{
-    CallStop, ClientFile, Completion, FdInstaller, Job, Outcome, ReadRoom, Trap, TrapOutcome,
+    CallStop, ClientFile, Completion, FdInstaller, Job, MemoryWrite, Outcome, ReadRoom, Trap,
+    TrapOutcome,
 };
 use crate::host::OpenKey;
 
@@ -30,7 +31,6 @@ pub(super) struct FdDeliveries {
     waiting: HashMap<u64, FdDelivery>,
     /// Id of a delivery, by the unique id of the reader's request.
     by_request: HashMap<u64, u64>,
-    late: Vec<LateRead>,
     last: u64,
 }
 
@@ -39,28 +39,6 @@ struct FdDelivery {
     bwr: BinderWriteRead,
     /// The reader has a signal: its read must not be parked again.
     interrupted: bool,
-}
-
-/// The result of a read whose thread is stopped.
-struct StoppedRead {
-    delivery: u64,
-    request: PendingIoctl,
-    bwr: BinderWriteRead,
-    result: Result<(), Errno>,
-}
-
-/// A stopped thread's read that is not written yet, because its memory does not answer.
-struct LateRead {
-    read: StoppedRead,
-    missing: Missing,
-    access: BlockedAccess,
-}
-
-/// What a late access writes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Missing {
-    Returns,
-    Argument,
 }
 
 impl FdDeliveries {
@@ -128,7 +106,7 @@ impl Server {
         };
         let job = Job {
             delivery: Some(delivery),
-            tid,
+            reader: request.caller,
             call_stop: self.call_stop(request.key),
             charge: self.host.charge(request.caller),
             reply,
@@ -258,24 +236,31 @@ impl Server {
     }
 
     fn finish_fd_delivery(&mut self, id: u64, outcome: Outcome) -> io::Result<()> {
+        if let Outcome::Unwritten { reader, resume } = outcome {
+            self.fail_unwritten(reader, &resume);
+            return Ok(());
+        }
         let Some(FdDelivery { request, bwr, interrupted }) = self.remove_fd_delivery(id) else {
             return Ok(());
         };
         let Caller { process, tid, .. } = request.caller;
         match outcome {
             Outcome::Installed(fds) => {
-                let answer = self.driver.files_installed(&mut self.host, process, tid, &fds);
+                let driver = &mut self.driver;
+                let (answer, returns) = self
+                    .host
+                    .collect_returns(|host| driver.files_installed(host, process, tid, &fds));
                 if answer.is_none() && !self.host.closes.contains_key(&tid) {
                     // The driver no longer knows the read, so these descriptors would never be
                     // closed.
                     self.host.closes.insert(tid, fds);
                 }
-                self.complete_fd_delivery(id, request, answer);
+                self.complete_fd_delivery(id, request, answer, returns);
             }
             Outcome::Stopped(error) => {
                 self.warn_refusal(tid, &error);
-                let answer = self.driver.files_refused(&mut self.host, process, tid);
-                self.complete_fd_delivery(id, request, answer);
+                let (answer, returns) = self.refuse_files(process, tid);
+                self.complete_fd_delivery(id, request, answer, returns);
             }
             Outcome::Unanswered(error) => {
                 self.warn_refusal(tid, &error);
@@ -287,11 +272,30 @@ impl Server {
                     self.end_parked(request, Errno::EINTR)?;
                 }
             }
-            Outcome::Lost => {
-                let _ = self.driver.files_refused(&mut self.host, process, tid);
-            }
+            // What its read would have returned is written nowhere.
+            Outcome::Lost => drop(self.refuse_files(process, tid)),
+            Outcome::Unwritten { .. } => {}
         }
         Ok(())
+    }
+
+    /// Refuses the files of a thread whose ioctl has its reply.
+    fn refuse_files(
+        &mut self,
+        process: ProcessId,
+        tid: u32,
+    ) -> (Option<WriteRead>, Vec<MemoryWrite>) {
+        let driver = &mut self.driver;
+        self.host.collect_returns(|host| driver.files_refused(host, process, tid))
+    }
+
+    /// The memory of a stopped thread could not be written: the thread does not know of the calls
+    /// that it has received.
+    fn fail_unwritten(&mut self, reader: Caller, resume: &Sender<Completion>) {
+        self.driver.thread_exit(&mut self.host, reader.process, reader.tid);
+        let closes = self.host.closes.remove(&reader.tid).unwrap_or_default();
+        let result = Some(-Errno::EFAULT.code());
+        let _ = resume.send(Completion { writes: Vec::new(), result, closes });
     }
 
     fn warn_refusal(&mut self, tid: u32, error: &io::Error) {
@@ -311,62 +315,19 @@ impl Server {
         delivery: u64,
         request: PendingIoctl,
         answer: Option<WriteRead>,
+        mut writes: Vec<MemoryWrite>,
     ) {
-        match answer {
+        let result = match answer {
             Some(WriteRead::Done { bwr, result }) => {
-                let read = StoppedRead { delivery, request, bwr, result };
-                match self.host.take_late_returns() {
-                    Some(access) => self.await_write(read, Missing::Returns, access),
-                    None => self.write_argument(read),
-                }
+                let bytes = bwr.as_bytes().to_vec();
+                writes.push(MemoryWrite { address: request.argument, bytes });
+                Some(result.map_or_else(|errno| -errno.code(), |()| 0))
             }
-            _ => self.resume_stopped(delivery, request.caller.tid, None),
-        }
-    }
-
-    /// Keeps the thread stopped until the access has returned.
-    fn await_write(&mut self, read: StoppedRead, missing: Missing, access: BlockedAccess) {
-        self.fd_deliveries.late.push(LateRead { read, missing, access });
-    }
-
-    /// Writes the argument of an ioctl whose reply was sent, and resumes its thread.
-    fn write_argument(&mut self, read: StoppedRead) {
-        let PendingIoctl { caller, argument, .. } = read.request;
-        let written = self.host.write_returns(caller, argument, read.bwr.as_bytes());
-        match self.host.take_late_returns() {
-            Some(access) => self.await_write(read, Missing::Argument, access),
-            None => self.resume_with_result(&read, written.map_err(|_| Errno::EFAULT)),
-        }
-    }
-
-    fn resume_with_result(&mut self, read: &StoppedRead, written: Result<(), Errno>) {
-        let result = written.and(read.result).map_or_else(|errno| -errno.code(), |()| 0);
-        self.resume_stopped(read.delivery, read.request.caller.tid, Some(result));
-    }
-
-    fn resume_stopped(&mut self, delivery: u64, tid: u32, result: Option<i32>) {
-        let closes = self.host.closes.remove(&tid).unwrap_or_default();
+            _ => None,
+        };
+        let closes = self.host.closes.remove(&request.caller.tid).unwrap_or_default();
         if let Some(installer) = &mut self.fd_deliveries.installer {
-            installer.complete(Completion { delivery, result, closes });
-        }
-    }
-
-    /// Continues the reads of stopped threads whose memory has answered.
-    pub(super) fn finish_late_deliveries(&mut self) {
-        let has_returned = |late: &mut LateRead| late.access.has_returned();
-        let returned: Vec<_> = self.fd_deliveries.late.extract_if(.., has_returned).collect();
-        for LateRead { read, missing, access } in returned {
-            match (access.result(), missing) {
-                (Some(Ok(())), Missing::Returns) => self.write_argument(read),
-                (Some(Ok(())), Missing::Argument) => self.resume_with_result(&read, Ok(())),
-                (_, Missing::Returns) => {
-                    // The thread does not know of the calls that it has received.
-                    let Caller { process, tid, .. } = read.request.caller;
-                    self.driver.thread_exit(&mut self.host, process, tid);
-                    self.resume_with_result(&read, Err(Errno::EFAULT));
-                }
-                (_, Missing::Argument) => self.resume_with_result(&read, Err(Errno::EFAULT)),
-            }
+            installer.complete(delivery, Completion { writes, result, closes });
         }
     }
 
@@ -383,7 +344,7 @@ impl Server {
         let reply = self.reply.ioctl(unique, result, bwr.as_bytes()).to_vec();
         let job = Job {
             delivery: None,
-            tid,
+            reader: caller,
             call_stop: self.call_stop(key),
             charge: self.host.charge(caller),
             reply,
