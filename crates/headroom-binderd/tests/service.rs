@@ -1,5 +1,5 @@
-//! The daemon in the environment of its systemd unit: with no more system calls and capabilities
-//! than the unit allows.
+//! The daemon in the environment of its systemd unit: with no more capabilities than the unit
+//! allows.
 #![cfg(target_arch = "x86_64")]
 #![allow(missing_docs)]
 
@@ -81,6 +81,29 @@ fn under_the_unit_calls_carry_descriptors_and_priorities_and_idle_memory_is_recl
 }
 
 #[test]
+fn under_the_unit_a_sandboxed_receiver_of_another_user_gets_descriptors() {
+    if cannot_mount() {
+        return;
+    }
+    let (mut daemon, _manager) = confined(tempfile::tempdir().unwrap(), &[]);
+    let _server = daemon.client("write-to-files-sandboxed");
+    let client = open(daemon.binder());
+    let mut session = Session::new(&client);
+    let (mut ours, theirs) = UnixStream::pair().unwrap();
+    for _ in 0..3 {
+        let parcel = Parcel::new().fd(theirs.as_fd());
+        let reply = session.call(0, 1, parcel.payload()).unwrap();
+        session.free(reply);
+        let mut word = [0; 4];
+        ours.read_exact(&mut word).unwrap();
+        assert_eq!(&word, b"here");
+    }
+    session.flush().unwrap();
+    drop(client);
+    assert_eq!(daemon.stop().code(), Some(0));
+}
+
+#[test]
 fn under_the_unit_the_guardian_ends_the_bus_of_a_killed_daemon() {
     if cannot_mount() {
         return;
@@ -142,9 +165,26 @@ fn under_the_unit_the_daemon_is_upgraded() {
 #[test]
 fn systemd_understands_the_unit() {
     let program = "/usr/local/bin/headroom-binderd";
-    match opinion_of_systemd("headroom-binderd.service", UNIT, program, 45) {
+    match opinion_of_systemd("headroom-binderd.service", UNIT, program, 75) {
         Ok(findings) => assert_eq!(findings, None),
         Err(error) => test_support::skip(format_args!("systemd-analyze: {error}")),
+    }
+}
+
+#[test]
+fn nothing_in_the_unit_is_a_seccomp_filter() {
+    let filters = [
+        "SystemCall",
+        "Restrict",
+        "MemoryDenyWriteExecute",
+        "LockPersonality",
+        "ProtectClock",
+        "ProtectHostname",
+        "ProtectKernel",
+        "PrivateDevices",
+    ];
+    for line in UNIT.lines() {
+        assert!(!filters.iter().any(|setting| line.starts_with(setting)), "{line}");
     }
 }
 

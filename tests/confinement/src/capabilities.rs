@@ -5,6 +5,9 @@ use std::ops::RangeInclusive;
 /// Range of capabilities, larger than that of any kernel.
 pub(crate) const ALL: RangeInclusive<u32> = 0..=63;
 
+/// `CAP_IPC_LOCK`.
+pub(crate) const IPC_LOCK: u32 = 14;
+
 /// In the order of linux/capability.h, from 0.
 const NAMES: &str = "CHOWN DAC_OVERRIDE DAC_READ_SEARCH FOWNER FSETID KILL SETGID SETUID SETPCAP \
                      LINUX_IMMUTABLE NET_BIND_SERVICE NET_BROADCAST NET_ADMIN NET_RAW IPC_LOCK \
@@ -25,8 +28,13 @@ mod tests {
 
     #[test]
     fn numbers_are_those_of_the_kernel() {
-        let some =
-            [("CAP_CHOWN", 0), ("CAP_SYS_PTRACE", 19), ("CAP_SYS_ADMIN", 21), ("CAP_BPF", 39)];
+        let some = [
+            ("CAP_CHOWN", 0),
+            ("CAP_IPC_LOCK", IPC_LOCK),
+            ("CAP_SYS_PTRACE", 19),
+            ("CAP_SYS_ADMIN", 21),
+            ("CAP_BPF", 39),
+        ];
         for (name, expected) in some {
             assert_eq!(number(name), Some(expected), "{name}");
         }

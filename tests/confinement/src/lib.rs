@@ -20,18 +20,23 @@ const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
 /// Offsets in `struct seccomp_data`.
 const NUMBER_AT: u32 = 0;
 const ARCHITECTURE_AT: u32 = 4;
+/// `DefaultLimitMEMLOCK=` of systemd. Bytes.
+const UNIT_MEMLOCK: libc::rlim_t = 8 << 20;
 /// Maximum distance of a jump in a filter.
 const MOST_CALLS: usize = 254;
 
-/// System calls and capabilities that a unit allows.
+/// What a unit allows.
 pub struct Confinement {
-    calls: Vec<u32>,
+    /// System calls; `None`: all.
+    calls: Option<Vec<u32>>,
     capabilities: Vec<u32>,
+    /// Whether it may lock all its memory without a capability.
+    locks_memory: bool,
 }
 
 impl Confinement {
-    /// Parses `SystemCallFilter=` and `CapabilityBoundingSet=` in the text of a unit. The error
-    /// names a word that is not known here.
+    /// Parses `SystemCallFilter=`, `CapabilityBoundingSet=` and `LimitMEMLOCK=infinity` in the text
+    /// of a unit. The error names a word that is not known here.
     pub fn of(unit: &str) -> Result<Self, String> {
         let number = |of: &str, known: &dyn Fn(&str) -> Option<u32>| {
             known(of).ok_or_else(|| format!("the unit names {of}, which has no number here"))
@@ -43,18 +48,30 @@ impl Confinement {
         }
         let kept = words(unit, "CapabilityBoundingSet");
         let kept = kept.map(|name| number(name, &capabilities::number));
-        Ok(Self { calls, capabilities: kept.collect::<Result<_, _>>()? })
+        Ok(Self {
+            calls: (!calls.is_empty()).then_some(calls),
+            capabilities: kept.collect::<Result<_, _>>()?,
+            locks_memory: words(unit, "LimitMEMLOCK").eq(["infinity"]),
+        })
     }
 
     /// Makes the program run with this confinement; only root can start it then.
     pub fn apply(self, command: &mut Command) {
-        let filter = self.filter();
+        let filter = self.calls.as_deref().map(filter);
+        let memory = if self.locks_memory { libc::RLIM_INFINITY } else { UNIT_MEMLOCK };
         let confine = move || {
-            for capability in capabilities::ALL.filter(|one| !self.capabilities.contains(one)) {
+            let limit = libc::rlimit { rlim_cur: memory, rlim_max: memory };
+            // SAFETY: the limit is live.
+            let is_limited = unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &limit) == 0 };
+            // Where root may not raise the limit, the capability stands for it.
+            let lock = (!is_limited && self.locks_memory).then_some(capabilities::IPC_LOCK);
+            let is_kept = |one: &u32| self.capabilities.contains(one) || lock == Some(*one);
+            for capability in capabilities::ALL.filter(|one| !is_kept(one)) {
                 // Refused if the kernel has no such capability.
                 let _ = prctl(libc::PR_CAPBSET_DROP, capability.into(), std::ptr::null());
             }
             prctl(libc::PR_SET_NO_NEW_PRIVS, 1, std::ptr::null())?;
+            let Some(filter) = &filter else { return Ok(()) };
             let program =
                 libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };
             prctl(libc::PR_SET_SECCOMP, libc::c_ulong::from(libc::SECCOMP_MODE_FILTER), &program)
@@ -62,30 +79,27 @@ impl Confinement {
         // SAFETY: only system calls, on memory that was allocated before the fork.
         unsafe { command.pre_exec(confine) };
     }
+}
 
-    fn filter(&self) -> Vec<libc::sock_filter> {
-        let step = |code: u32, jt: usize, k| libc::sock_filter {
-            code: code as u16,
-            jt: jt as u8,
-            jf: 0,
-            k,
-        };
-        let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
-        let equal = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
-        let give = libc::BPF_RET | libc::BPF_K;
-        let mut filter = vec![
-            step(load, 0, ARCHITECTURE_AT),
-            step(equal, 1, AUDIT_ARCH_X86_64),
-            step(give, 0, libc::SECCOMP_RET_KILL_PROCESS),
-            step(load, 0, NUMBER_AT),
-        ];
-        let count = self.calls.len();
-        let steps = self.calls.iter().enumerate();
-        filter.extend(steps.map(|(at, call)| step(equal, count - at, *call)));
-        filter.push(step(give, 0, libc::SECCOMP_RET_KILL_PROCESS));
-        filter.push(step(give, 0, libc::SECCOMP_RET_ALLOW));
-        filter
-    }
+/// Kills the process at a call that is not among these.
+fn filter(calls: &[u32]) -> Vec<libc::sock_filter> {
+    let step =
+        |code: u32, jt: usize, k| libc::sock_filter { code: code as u16, jt: jt as u8, jf: 0, k };
+    let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
+    let equal = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+    let give = libc::BPF_RET | libc::BPF_K;
+    let mut filter = vec![
+        step(load, 0, ARCHITECTURE_AT),
+        step(equal, 1, AUDIT_ARCH_X86_64),
+        step(give, 0, libc::SECCOMP_RET_KILL_PROCESS),
+        step(load, 0, NUMBER_AT),
+    ];
+    let count = calls.len();
+    let steps = calls.iter().enumerate();
+    filter.extend(steps.map(|(at, call)| step(equal, count - at, *call)));
+    filter.push(step(give, 0, libc::SECCOMP_RET_KILL_PROCESS));
+    filter.push(step(give, 0, libc::SECCOMP_RET_ALLOW));
+    filter
 }
 
 /// The words of all lines of the unit with this setting.

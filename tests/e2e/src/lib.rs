@@ -22,6 +22,7 @@ pub mod malice;
 pub mod peer;
 pub mod random;
 pub mod ring_client;
+pub mod sandbox;
 pub mod soak;
 pub mod upgrades;
 pub mod wait;

@@ -62,6 +62,8 @@ pub(crate) struct Job {
     /// The thread.
     pub(crate) reader: Caller,
     pub(crate) call_stop: CallStop,
+    /// Number of seccomp filters of the receiver that allow the calls which it makes for us.
+    pub(crate) known_filters: u32,
     /// Owner and uid of the receiver.
     pub(crate) charge: Charge,
     /// The reply to its ioctl.
@@ -422,7 +424,9 @@ impl Worker {
         timer: io::Result<()>,
     ) -> Option<Tracee> {
         let files = std::mem::take(&mut job.files);
-        let served = match timer.and_then(|()| Tracee::seize(job.reader.tid, job.call_stop)) {
+        let served = match timer
+            .and_then(|()| Tracee::seize(job.reader.tid, job.call_stop, job.known_filters))
+        {
             Ok(tracee) => {
                 self.send_reply(&job);
                 tracee.stopped().and_then(|tracee| self.act(tracee, &job, &files, completion))
@@ -546,7 +550,17 @@ mod tests {
         let (call_stop, room) = (CallStop::Step, ReadRoom::default());
         let process = ProcessId::from_number(1);
         let reader = Caller { process, tid: 1, euid: uid };
-        let job = Job { delivery: None, reader, call_stop, charge, reply, room, files, closes };
+        let job = Job {
+            delivery: None,
+            reader,
+            call_stop,
+            known_filters: 0,
+            charge,
+            reply,
+            room,
+            files,
+            closes,
+        };
         QueuedJob { job, completion: channel().1, cpu: None }
     }
 

@@ -14,6 +14,7 @@ pub(crate) mod ptrace;
 #[cfg_attr(target_arch = "aarch64", path = "registers/aarch64.rs")]
 #[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), path = "registers/other.rs")]
 mod registers;
+mod seccomp;
 mod store;
 mod system_call;
 mod tracee;

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ptrace::{self, PtraceRequest, ptrace};
 use super::registers::{LOSES_FIRST_ARGUMENT, Registers};
+use super::seccomp;
 use super::system_call::{Abi, SystemCall};
 use crate::client_memory::MemoryHandle;
 use crate::interrupt_timer::PERIOD;
@@ -117,10 +118,18 @@ fn is_queued(signal: i32, tid: u32) -> bool {
 
 impl Tracee {
     /// Traces a thread that is blocked in an ioctl on our device, and requests a stop for its
-    /// return.
-    pub(super) fn seize(tid: u32, call_stop: CallStop) -> io::Result<Self> {
+    /// return. Its seccomp filters do not see the calls that it makes for us.
+    pub(super) fn seize(tid: u32, call_stop: CallStop, known_filters: u32) -> io::Result<Self> {
         let memory = Rc::new(MemoryHandle::open(tid)?);
-        ptrace::seize(tid, libc::PTRACE_O_TRACESYSGOOD)?;
+        let options = libc::PTRACE_O_TRACESYSGOOD;
+        match ptrace::seize(tid, options | libc::PTRACE_O_SUSPEND_SECCOMP) {
+            // Filters are suspended for a tracer with CAP_SYS_ADMIN and without a filter.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EPERM | libc::EINVAL)) => {
+                seccomp::check_filters(tid, known_filters)?;
+                ptrace::seize(tid, options)?;
+            }
+            seized => seized?,
+        }
         let moved = match placement::move_here(tid) {
             Move::Moved(moved) => Some(moved),
             Move::Bound | Move::Refused => None,

@@ -57,6 +57,11 @@ impl FdDeliveries {
         self.trap.is_some()
     }
 
+    /// Filters of the session itself, which allow all calls.
+    fn known_filters(&self) -> u32 {
+        u32::from(self.trap.is_some())
+    }
+
     /// Ends the workers. The next delivery starts others.
     pub(super) fn stop_workers(&mut self) {
         self.installer = None;
@@ -108,6 +113,7 @@ impl Server {
             delivery: Some(delivery),
             reader: request.caller,
             call_stop: self.call_stop(request.key),
+            known_filters: self.fd_deliveries.known_filters(),
             charge: self.host.charge(request.caller),
             reply,
             room,
@@ -346,6 +352,7 @@ impl Server {
             delivery: None,
             reader: caller,
             call_stop: self.call_stop(key),
+            known_filters: self.fd_deliveries.known_filters(),
             charge: self.host.charge(caller),
             reply,
             room: ReadRoom::default(),

@@ -37,6 +37,14 @@ fn main() {
         ("poke", [device]) => poke(device),
         ("poke-often", [device]) => poke_often(device),
         ("write-to-files", [device]) => write_to_files(device),
+        ("write-to-files-sandboxed", [device]) => {
+            become_nobody();
+            // As if that user had started it: its files in /proc belong to that user.
+            // SAFETY: plain numbers.
+            unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 1, 0, 0, 0) };
+            e2e::sandbox::forbid_sockets().unwrap();
+            write_to_files(device);
+        }
         ("call-as-nobody", [device]) => call_as_nobody(Path::new(device)),
         ("call-under-several-uids", [device]) => call_under_several_uids(device),
         ("call-echo", [device]) => call_echo(Path::new(device)),
@@ -180,11 +188,15 @@ fn write_to_files(device: &str) {
     let _ = Session::new(&client).serve(&mut service);
 }
 
-fn call_as_nobody(device: &Path) {
+fn become_nobody() {
     let Uid(id) = NOBODY;
     // SAFETY: plain numbers; this process has one thread.
     let changed = unsafe { libc::setresgid(id, id, id) == 0 && libc::setresuid(id, id, id) == 0 };
     assert!(changed, "cannot become nobody: {}", std::io::Error::last_os_error());
+}
+
+fn call_as_nobody(device: &Path) {
+    become_nobody();
     answer("ready");
     let client = open(device);
     let mut session = Session::new(&client);

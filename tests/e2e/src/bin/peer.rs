@@ -84,6 +84,7 @@ fn act(device: &str, words: &[&str]) -> Outcome {
         ["files-ignoring-sigtrap", uid] => {
             user(uid).and_then(|uid| files_service_ignoring_sigtrap(device, uid))
         }
+        ["files-sandboxed", uid] => user(uid).and_then(|uid| files_service_sandboxed(device, uid)),
         ["files-traced", uid] => user(uid).and_then(|uid| files_service_traced(device, uid)),
         ["files-interrupted", uid] => {
             user(uid).and_then(|uid| files_service_interrupted(device, uid, 300))
@@ -520,6 +521,13 @@ fn files_service_traced(device: &str, uid: Uid) -> Outcome {
         }
     }
     Ok(())
+}
+
+/// As [`files_service`], with a filter that kills the process for a socket.
+fn files_service_sandboxed(device: &str, uid: Uid) -> Outcome {
+    become_ordinary(uid)?;
+    e2e::sandbox::forbid_sockets().map_err(|error| error.to_string())?;
+    files_service(device, uid)
 }
 
 /// As [`files_service`], with space for only ten more descriptors.

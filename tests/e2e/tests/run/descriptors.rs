@@ -48,6 +48,24 @@ fn a_client_under_a_debugger_gets_its_files_by_seccomp() {
     assert_eq!(ended.code, Some(1), "there it gets none: {ended:?}");
 }
 
+/// The daemon of a session may not suspend a filter.
+#[test]
+fn a_sandboxed_receiver_in_a_session_gets_no_files_by_ptrace_and_lives() {
+    if skipped() {
+        return;
+    }
+    let service = files_service("files-sandboxed");
+    let (peer, call) = (program("peer"), "/dev/binder");
+    let script = format!(
+        "{peer} {call} files-cost 1; echo with files: $?; \
+         {peer} {call} calls 3 && echo it serves calls"
+    );
+    let args = ["run", "--no-ring", "--fd-passing", "ptrace", "--service-manager", &service];
+    let ended = outcome(headroom().args(args).args(["--", "sh", "-c", &script]));
+    assert!(ended.out.contains("with files: 1\n"), "{ended:?}");
+    assert!(ended.out.contains("it serves calls\n"), "{ended:?}");
+}
+
 #[test]
 fn a_nested_session_with_a_filter_falls_back_to_ptrace_and_reports_it() {
     if skipped() {

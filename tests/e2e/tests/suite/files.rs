@@ -19,6 +19,7 @@ crate::both_mappings! {
     a_receiver_keeps_its_cpu_affinity_after_fd_delivery
     a_receiver_under_many_signals_gets_its_files_and_its_signals
     a_receiver_keeps_its_signal_dispositions
+    a_receiver_whose_filter_forbids_sockets_gets_its_files_and_lives
     a_receiver_with_a_debugger_gets_no_files_and_the_call_fails
     a_receiver_whose_table_is_full_gets_none_of_the_files_and_the_call_fails
     a_stopped_receiver_gets_its_files_when_it_goes_on
@@ -150,6 +151,16 @@ fn a_receiver_keeps_its_signal_dispositions(bus: &Bus) {
             send_pipes(&mut session, count).unwrap();
         }
         assert_eq!(signals(), before, "{role}");
+    }
+}
+
+fn a_receiver_whose_filter_forbids_sockets_gets_its_files_and_lives(bus: &Bus) {
+    let _service = peer(bus, &["files-sandboxed", NOBODY]);
+    let client = open(bus);
+    let mut session = Session::new(&client);
+    let left = send_pipes(&mut session, 1).unwrap();
+    for count in [1, 2, 30, 300] {
+        assert_eq!(send_pipes(&mut session, count).unwrap(), left, "{count} files");
     }
 }
 
