@@ -274,8 +274,9 @@ impl Server {
                     Some(answer) => self.answer_read(request, answer)?,
                     None => self.run_write_read(request, bwr)?,
                 }
-                if interrupted && self.parked.contains_key(&request.unique) {
-                    self.end_parked(request, Errno::EINTR)?;
+                if interrupted {
+                    // Its read is parked, waits for its turn, or is answered.
+                    self.interrupt(request.unique)?;
                 }
             }
             // What its read would have returned is written nowhere.

@@ -46,7 +46,7 @@ pub(crate) const NOBODY: &str = "65534";
 
 /// Sends the write ends of some pipes, and checks that the service wrote into each; returns the
 /// number of descriptors that it has left.
-fn send_pipes(session: &mut Session<'_>, count: usize) -> Result<u32, ClientError> {
+pub(crate) fn send_pipes(session: &mut Session<'_>, count: usize) -> Result<u32, ClientError> {
     let mut parcel = Parcel::new();
     let mut ends = Vec::new();
     let mut pipes = Vec::new();

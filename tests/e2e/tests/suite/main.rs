@@ -16,6 +16,7 @@ mod identity;
 mod malice;
 mod mount_helper;
 mod priorities;
+mod receiver_races;
 mod reclaim;
 mod rings;
 mod stress;
