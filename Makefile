@@ -73,6 +73,7 @@ lint: setup-lint
 	scripts/lint-shell
 	scripts/lint-lines
 	scripts/lint-words
+	scripts/lint-client-access
 	mandoc -T lint -W warning dist/man/*
 	PATH="$$PATH:$(target)/tools/usr/bin" promtool test rules dist/prometheus/headroom.test.yml
 	cargo test --locked --quiet --workspace --test dependencies

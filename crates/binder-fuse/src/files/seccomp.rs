@@ -12,8 +12,8 @@ pub(super) fn check_filters(tid: u32, known: u32) -> io::Result<()> {
         return Ok(());
     }
     Err(io::Error::other(
-        "it has a seccomp filter, which a daemon with CAP_SYS_ADMIN and without a filter of its own \
-         could suspend",
+        "it has a seccomp filter, which only a daemon with CAP_SYS_ADMIN and without a filter of \
+         its own can suspend",
     ))
 }
 
