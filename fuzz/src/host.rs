@@ -117,8 +117,8 @@ impl Identity for FuzzHost {
         uid.0
     }
 
-    fn security_context(&mut self, _: Caller) -> Option<Vec<u8>> {
-        Some(b"fuzz".to_vec())
+    fn security_context(&mut self, _: Caller) -> Result<Vec<u8>, Errno> {
+        Ok(b"fuzz".to_vec())
     }
 }
 

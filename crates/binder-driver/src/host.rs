@@ -27,7 +27,7 @@ pub enum Fault {
     /// Bad pointer, or the client is gone.
     #[error("client memory is not accessible")]
     BadAddress,
-    /// It does not answer now: the ioctl is repeated from here
+    /// It does not answer, or must not be accessed now: the ioctl is repeated from here
     /// ([`WriteRead::Late`](crate::WriteRead::Late)).
     #[error("client memory does not answer")]
     Late,
@@ -140,7 +140,7 @@ pub struct FileToken(pub u64);
 /// Files that are passed from one client's descriptor table to another's.
 pub trait Files {
     /// Takes the file behind a descriptor of the caller. `EBADF`: there is none; `EPERM`: it may
-    /// not be taken; `ENOMEM`: too many files are in transit.
+    /// not be taken; `ENOMEM`: too many files are in transit; `ERESTART`: it cannot be taken now.
     fn take_file(&mut self, from: Caller, fd: u32) -> Result<FileToken, Errno>;
 
     /// The file was installed in its receiver, or never will be. Each token is dropped once.
@@ -160,8 +160,9 @@ pub trait Identity {
     /// mapped there.
     fn uid_seen_by(&mut self, receiver: ProcessId, uid: Uid) -> u32;
 
-    /// The caller's security context, without a final NUL; `None` if the system has none.
-    fn security_context(&mut self, caller: Caller) -> Option<Vec<u8>>;
+    /// The caller's security context, without a final NUL. `EINVAL`: the system has none;
+    /// `ERESTART`: it cannot be read now.
+    fn security_context(&mut self, caller: Caller) -> Result<Vec<u8>, Errno>;
 }
 
 /// How old a priority may be.

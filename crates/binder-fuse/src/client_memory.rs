@@ -77,17 +77,6 @@ fn read_chunk(
     pieces[..count].iter().take_while(is_complete).count()
 }
 
-/// Whether a thread still has memory: it is not exiting.
-pub(crate) fn exists(tid: u32) -> bool {
-    let mut byte = 0_u8;
-    let local = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
-    // No process has memory there.
-    let remote = libc::iovec { iov_base: std::ptr::dangling_mut::<u8>().cast(), iov_len: 1 };
-    // SAFETY: the local vector is a live byte; the kernel checks the remote address.
-    let read = unsafe { libc::process_vm_readv(tid as libc::pid_t, &local, 1, &remote, 1, 0) };
-    read >= 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
-}
-
 /// Writes all of `bytes`, or fails (some of them may have been written then).
 pub(crate) fn write(tid: u32, address: u64, bytes: &[u8]) -> Result<(), Fault> {
     if bytes.is_empty() {
@@ -160,20 +149,6 @@ mod tests {
 
     fn own_tid() -> u32 {
         rustix::thread::gettid().as_raw_nonzero().get() as u32
-    }
-
-    #[test]
-    fn an_exited_thread_has_no_memory() {
-        assert!(exists(std::process::id()));
-        let mut child = std::process::Command::new("true").spawn().unwrap();
-        // SAFETY: plain numbers; the child is not reaped.
-        unsafe {
-            let mut info = std::mem::zeroed();
-            libc::waitid(libc::P_PID, child.id(), &mut info, libc::WEXITED | libc::WNOWAIT);
-        }
-        assert!(!exists(child.id()));
-        child.wait().unwrap();
-        assert!(!exists(child.id()));
     }
 
     #[test]

@@ -17,7 +17,6 @@ use crate::access_limits::{AccessCost, AccessLimits, Start};
 use crate::address_space::{AddressSpace, Readers, SavedAddressSpace};
 use crate::calls::Calls;
 use crate::client_access::{BlockedAccess, ClientAccess, Late};
-use crate::client_memory;
 use crate::coarse_clock;
 use crate::files::{CallStop, Charge, Closers, MemoryWrite, Store};
 use crate::lookup_budget::{LookupBudgets, MAX_AREAS};
@@ -452,12 +451,11 @@ impl ClientHost {
 }
 
 impl ClientHost {
-    /// Why memory of a caller was not read. A thread in a request keeps its memory until the reply;
-    /// one that was killed after it has submitted a call to its ring does not. That call waits for
-    /// the report of its exit, which fails what the thread was to answer.
-    fn fault_of_read(&self, from: Caller) -> Fault {
-        let by_ring = self.rings.pending(from.tid).is_some();
-        if by_ring && !client_memory::exists(from.tid) { Fault::Late } else { Fault::BadAddress }
+    /// Whether a caller is in a call of its ring. Such a thread runs: it may have exited, and its
+    /// number may mean another program. The call is left to a request if it needs more than the
+    /// ring.
+    fn is_in_ring_call(&self, caller: Caller) -> bool {
+        self.rings.pending(caller.tid).is_some()
     }
 
     /// The mapping that a lookup has found for an open, unless it is writable.
@@ -487,8 +485,10 @@ impl ClientMemory for ClientHost {
         if self.rings.read(from.tid, address, into) {
             return Ok(());
         }
-        let read = self.access(from, |access| access.read(from.tid, address, into))?;
-        if read.is_err() { Err(self.fault_of_read(from)) } else { read }
+        if self.is_in_ring_call(from) {
+            return Err(Fault::Late);
+        }
+        self.access(from, |access| access.read(from.tid, address, into))?
     }
 
     fn read_ahead(
@@ -501,14 +501,18 @@ impl ClientMemory for ClientHost {
             0 => {}
             read => return Ok(read),
         }
-        let read = self.access(from, |access| access.read_pieces(from.tid, pieces, into))?;
-        let is_late = read < pieces.len() && self.fault_of_read(from) == Fault::Late;
-        if is_late { Err(Fault::Late) } else { Ok(read) }
+        if self.is_in_ring_call(from) {
+            return Err(Fault::Late);
+        }
+        self.access(from, |access| access.read_pieces(from.tid, pieces, into))
     }
 
     fn write(&mut self, to: Caller, address: u64, bytes: &[u8]) -> Result<(), Fault> {
         if self.rings.write(to.tid, address, bytes) {
             return Ok(());
+        }
+        if self.is_in_ring_call(to) {
+            return Err(Fault::Late);
         }
         self.access(to, |access| access.write(to.tid, address, bytes))?
     }
@@ -520,6 +524,10 @@ impl ClientMemory for ClientHost {
         }
         if self.rings.write(to.tid, address, bytes) {
             return Ok(());
+        }
+        if self.is_in_ring_call(to) {
+            // The ring has room for all returns of a client that uses it as it should.
+            return Err(Fault::BadAddress);
         }
         self.access_now(to, |access| access.write(to.tid, address, bytes)).unwrap_or_else(|late| {
             self.late_returns = Some(late);
@@ -590,17 +598,21 @@ impl Identity for ClientHost {
         })
     }
 
-    fn security_context(&mut self, caller: Caller) -> Option<Vec<u8>> {
+    fn security_context(&mut self, caller: Caller) -> Result<Vec<u8>, Errno> {
+        if self.is_in_ring_call(caller) {
+            return Err(Errno::ERESTART);
+        }
         // AppArmor, if active, has labels, but none for binder: the kernel's driver finds no
         // context there either.
         if std::fs::read("/proc/self/attr/apparmor/current").is_ok() {
-            return None;
+            return Err(Errno::EINVAL);
         }
-        let context = std::fs::read(format!("/proc/{}/attr/current", caller.tid)).ok()?;
+        let context = std::fs::read(format!("/proc/{}/attr/current", caller.tid))
+            .map_err(|_| Errno::EINVAL)?;
         // Security modules terminate theirs with a newline, a NUL, or nothing.
         let end = context.iter().position(|byte| matches!(byte, 0 | b'\n'));
         let context = &context[..end.unwrap_or(context.len())];
-        (!context.is_empty()).then(|| context.to_vec())
+        if context.is_empty() { Err(Errno::EINVAL) } else { Ok(context.to_vec()) }
     }
 }
 
@@ -638,6 +650,9 @@ impl Scheduler for ClientHost {
 
 impl Files for ClientHost {
     fn take_file(&mut self, from: Caller, fd: u32) -> Result<FileToken, Errno> {
+        if self.is_in_ring_call(from) {
+            return Err(Errno::ERESTART);
+        }
         let charge = self.charge(from);
         self.files.take(charge, from.tid, fd)
     }

@@ -7,9 +7,9 @@ use binder_ring::doorbell::Doorbell;
 use binder_ring::page::{PARCEL_BYTES, Page, STREAM_BYTES};
 use binder_ring::turn::{Submitted, Turn, Watch};
 use binder_ring::{RING_FILES, RING_INTERRUPT};
-use binder_uapi::command::{BC_REPLY, BC_TRANSACTION};
+use binder_uapi::command::{BC_REPLY, BC_REPLY_SG, BC_TRANSACTION, BC_TRANSACTION_SG};
 use binder_uapi::ioctl::{BINDER_WRITE_READ, payload_len};
-use binder_uapi::{BinderTransactionData, BinderWriteRead};
+use binder_uapi::{BINDER_TYPE_FD, BINDER_TYPE_FDA, BinderTransactionData, BinderWriteRead};
 
 use crate::fd_transfer;
 use crate::own_memory;
@@ -154,7 +154,13 @@ unsafe fn call_by_ring(
             return None;
         }
         let commands = entry.commands.readable(commands_at, left as usize)?;
-        if !page.write_call(bwr, commands, find_parcel(commands), fetched.numbers()) {
+        let parcel = match find_parcel(commands) {
+            // Fetched numbers go with the call, which the daemon leaves to a request then.
+            FirstParcel::ForRequest if fetched.numbers().is_empty() => return None,
+            FirstParcel::ForRequest | FirstParcel::None => None,
+            FirstParcel::Fits(parcel) => Some(parcel),
+        };
+        if !page.write_call(bwr, commands, parcel, fetched.numbers()) {
             return None;
         }
         match page.words.submit(doorbell) {
@@ -256,33 +262,62 @@ unsafe fn deliver(
     is_written
 }
 
-/// The parcel of the first command that has one, if its memory can be read.
-fn find_parcel(commands: &[u8]) -> Option<ParcelBytes<'_>> {
-    let mut rest = commands;
-    for _ in 0..COMMANDS_SEARCHED {
-        let (word, payload) = rest.split_first_chunk::<4>()?;
-        let word = u32::from_ne_bytes(*word);
-        if word == BC_TRANSACTION || word == BC_REPLY {
-            let data = payload.first_chunk::<{ size_of::<BinderTransactionData>() }>()?;
-            // SAFETY: any bytes are a value of this type.
-            let data: BinderTransactionData = unsafe { std::mem::transmute_copy(data) };
-            return parcel_of(&data);
-        }
-        rest = payload.get(payload_len(word)..)?;
-    }
-    None
+/// The parcel of the first command that has one.
+enum FirstParcel {
+    None,
+    Fits(ParcelBytes<'static>),
+    /// The daemon has to access the thread for it, which it does in a request only.
+    ForRequest,
 }
 
-fn parcel_of(data: &BinderTransactionData) -> Option<ParcelBytes<'static>> {
-    let (len, offsets_len) = (data.data_size, data.offsets_size);
-    if len.checked_add(offsets_len)? > (PARCEL_BYTES - 8) as u64 {
-        return None;
+fn find_parcel(commands: &[u8]) -> FirstParcel {
+    let mut rest = commands;
+    for _ in 0..COMMANDS_SEARCHED {
+        let Some((word, payload)) = rest.split_first_chunk::<4>() else { break };
+        let word = u32::from_ne_bytes(*word);
+        match word {
+            BC_TRANSACTION | BC_REPLY => {
+                let len = size_of::<BinderTransactionData>();
+                let Some(data) = payload.get(..len) else { break };
+                let data = data.as_ptr().cast::<BinderTransactionData>();
+                // SAFETY: there are as many bytes, and any bytes are a value of this type.
+                return parcel_of(&unsafe { data.read_unaligned() });
+            }
+            BC_TRANSACTION_SG | BC_REPLY_SG => return FirstParcel::ForRequest,
+            _ => {}
+        }
+        let Some(next) = payload.get(payload_len(word)..) else { break };
+        rest = next;
     }
-    Some(ParcelBytes {
-        at: data.buffer,
-        bytes: own_memory::readable(data.buffer, len as usize)?,
-        offsets_at: data.offsets,
-        offsets: own_memory::readable(data.offsets, offsets_len as usize)?,
+    FirstParcel::None
+}
+
+fn parcel_of(data: &BinderTransactionData) -> FirstParcel {
+    let (len, offsets_len) = (data.data_size, data.offsets_size);
+    let fits = |len: u64| len <= (PARCEL_BYTES - 8) as u64;
+    if !len.checked_add(offsets_len).is_some_and(fits) {
+        return FirstParcel::ForRequest;
+    }
+    let bytes = own_memory::readable(data.buffer, len as usize);
+    let offsets = own_memory::readable(data.offsets, offsets_len as usize);
+    match (bytes, offsets) {
+        (Some(bytes), Some(offsets)) if !has_files(bytes, offsets) => {
+            let (at, offsets_at) = (data.buffer, data.offsets);
+            FirstParcel::Fits(ParcelBytes { at, bytes, offsets_at, offsets })
+        }
+        _ => FirstParcel::ForRequest,
+    }
+}
+
+/// Whether the daemon has to take files from this process.
+fn has_files(bytes: &[u8], offsets: &[u8]) -> bool {
+    let (offsets, _) = offsets.as_chunks::<8>();
+    offsets.iter().any(|offset| {
+        let at = usize::try_from(u64::from_ne_bytes(*offset)).unwrap_or(usize::MAX);
+        let kind = bytes.get(at..).and_then(|object| object.first_chunk::<4>());
+        kind.is_some_and(|kind| {
+            matches!(u32::from_ne_bytes(*kind), BINDER_TYPE_FD | BINDER_TYPE_FDA)
+        })
     })
 }
 

@@ -129,7 +129,8 @@ impl TakenCall {
 pub enum Outcome {
     /// The ioctl has returned with this result.
     Returned = 0,
-    /// The rest of the call is to be made by a system call: the daemon has ended the ring.
+    /// The rest of the call is to be made by a system call: the daemon has ended the ring, or has
+    /// to access the thread for it.
     Unfinished = 1,
     /// The read takes a transaction with files: fetch them by [`RING_FILES`](crate::RING_FILES),
     /// then make the rest of the call.

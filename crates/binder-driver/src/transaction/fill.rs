@@ -38,7 +38,7 @@ impl Driver {
         let wanted = target.node.is_some_and(|node| self.nodes[node].wants_security_context);
         let context = if wanted {
             // NUL-terminated, because the reader has no length of it.
-            let context = host.security_context(sender.caller).ok_or(Errno::EINVAL)?;
+            let context = host.security_context(sender.caller)?;
             [context, vec![0]].concat()
         } else {
             Vec::new()

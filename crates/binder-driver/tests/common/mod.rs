@@ -200,8 +200,8 @@ impl Identity for FakeHost {
         if self.blind.contains(&receiver) { u32::MAX } else { uid.0 }
     }
 
-    fn security_context(&mut self, _caller: Caller) -> Option<Vec<u8>> {
-        self.security_context.clone()
+    fn security_context(&mut self, _caller: Caller) -> Result<Vec<u8>, Errno> {
+        self.security_context.clone().ok_or(Errno::EINVAL)
     }
 }
 

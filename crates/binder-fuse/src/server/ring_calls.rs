@@ -221,6 +221,12 @@ impl Server {
         self.host.rings.complete(key, RingResult { result, argument, outcome, closes: &closes });
     }
 
+    /// The rest of a call needs access to its thread, which is guaranteed to be there in a request
+    /// only: its number may mean another program's otherwise.
+    pub(super) fn leave_to_request(&mut self, key: RingKey, rest: BinderWriteRead) {
+        self.complete_ring_call(key, Outcome::Unfinished, 0, Some(rest));
+    }
+
     /// Lets the thread of a ring fetch the files of the transaction that its read takes.
     pub(super) fn offer_ring_files(
         &mut self,
