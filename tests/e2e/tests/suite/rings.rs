@@ -6,9 +6,12 @@ use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use binder_client::{Client, Errno, Options};
-use binder_ring::turn::{Turn, Watch};
+use binder_ring::call::{Outcome, ParcelBytes};
+use binder_ring::turn::{Submitted, Turn, Watch};
 use binder_ring::{RING_BYTES, RING_FILES, RING_INTERRUPT, VERSION};
+use binder_uapi::command::{self, BC_ENTER_LOOPER};
 use binder_uapi::ioctl::BINDER_WRITE_READ;
+use binder_uapi::{BINDER_TYPE_FD, BinderTransactionData, BinderWriteRead, TF_ONE_WAY};
 use e2e::bus::RINGS;
 use e2e::random::Random;
 use e2e::ring_client::{Ring, TOKEN, attach};
@@ -17,7 +20,7 @@ use rustix::fs::SealFlags;
 
 use crate::files::{NOBODY, descriptors};
 use crate::on_this_bus;
-use crate::support::{expect_echo, manager, open};
+use crate::support::{CALL, expect_echo, manager, open, peer};
 
 const LIBRARY: &str = "libbinder_ring_preload.so";
 const PEER: &str = env!("CARGO_BIN_EXE_peer");
@@ -184,6 +187,65 @@ fn a_client_that_writes_anything_to_its_ring_harms_itself_only() {
             }
         });
         expect_echo(&mut session, 0, b"afterwards");
+    });
+}
+
+/// A thread that has submitted a call runs: its number may mean another program.
+#[test]
+fn a_call_that_needs_more_than_the_ring_is_left_to_a_request() {
+    on_bus_with_rings(|bus| {
+        let _service = peer(bus, &["files", NOBODY]);
+        let client = open(bus);
+        let mut ring = Ring::new(RING_BYTES, SealFlags::SHRINK);
+        let data = [0_u8; 64];
+        let mut file = [0_u8; 24];
+        file[..4].copy_from_slice(&BINDER_TYPE_FD.to_ne_bytes());
+        let offset = [0_u8; 8];
+        // A file, and bytes that are not in the ring.
+        for (bytes, offsets) in [(&file[..], &offset[..]), (&data, &[])] {
+            let parcel = BinderTransactionData {
+                code: CALL,
+                flags: TF_ONE_WAY,
+                buffer: bytes.as_ptr() as u64,
+                data_size: bytes.len() as u64,
+                offsets: offsets.as_ptr() as u64,
+                offsets_size: offsets.len() as u64,
+                ..BinderTransactionData::default()
+            };
+            let mut commands = BC_ENTER_LOOPER.to_ne_bytes().to_vec();
+            command::Command::Transaction { data: parcel, buffers_size: None }
+                .write_to(&mut commands);
+            let submit = || {
+                if ring.page().words.watch() != Watch::On {
+                    ring.attach(&client).ok()?;
+                }
+                let bwr = BinderWriteRead {
+                    write_size: commands.len() as u64,
+                    write_buffer: commands.as_ptr() as u64,
+                    ..BinderWriteRead::default()
+                };
+                let at = bytes.as_ptr() as u64;
+                let offsets_at = offsets.as_ptr() as u64;
+                let parcel = ParcelBytes { at, bytes, offsets_at, offsets };
+                let parcel = (!offsets.is_empty()).then_some(parcel);
+                assert!(ring.page().write_call(bwr, &commands, parcel, &[]));
+                match ring.submit() {
+                    Submitted::Withdrawn(_) => return None,
+                    Submitted::Seen | Submitted::WakeDaemon => ring.wake(),
+                }
+                wait::until(wait::PATIENCE, || {
+                    (ring.page().words.turn() == Turn::Done).then_some(())
+                })
+            };
+            assert!(
+                wait::until(wait::PATIENCE, submit).is_some(),
+                "{:?}",
+                ring.page().words.watch()
+            );
+            let result = ring.page().read_result();
+            assert_eq!(result.outcome, Outcome::Unfinished, "{result:?}");
+            assert_eq!(result.argument.write_consumed, 4, "the command in front of it was run");
+        }
     });
 }
 
