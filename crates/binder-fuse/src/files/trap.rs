@@ -98,6 +98,11 @@ impl Trap {
         true
     }
 
+    /// Whether files wait for the thread's next trapped call.
+    pub(crate) fn awaits_call(&self, tid: u32) -> bool {
+        !self.is_empty() && lock(&self.0.by_thread).contains_key(&tid)
+    }
+
     /// Result of the delivery to a thread whose call has arrived, with the process of its open.
     pub(crate) fn collect(&self, tid: u32) -> Option<(ProcessId, Outcome)> {
         let mut by_thread = lock(&self.0.by_thread);

@@ -27,7 +27,7 @@ pub(super) struct FdDeliveries {
     /// Started with the first delivery.
     installer: Option<FdInstaller>,
     /// Created with the first filter.
-    trap: Option<Trap>,
+    pub(super) trap: Option<Trap>,
     waiting: HashMap<u64, FdDelivery>,
     /// Id of a delivery, by the unique id of the reader's request.
     by_request: HashMap<u64, u64>,

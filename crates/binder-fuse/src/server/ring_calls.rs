@@ -349,6 +349,14 @@ impl Server {
             self.end_ring(tid);
             return Ok(());
         }
+        let trap = self.fd_deliveries.trap.as_ref();
+        if trap.is_some_and(|trap| trap.awaits_call(tid))
+            && let Some(ring) = rings::ring_of(unique)
+        {
+            // Only a request passes the filter that adds the thread's files.
+            self.leave_to_request(ring, argument);
+            return Ok(());
+        }
         let request = PendingIoctl { key, caller, unique, argument: 0 };
         self.note_call(&request);
         if start == Start::InTurn {
