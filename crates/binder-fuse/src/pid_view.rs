@@ -53,6 +53,11 @@ pub(crate) fn process_of(tid: u32, own: u64) -> io::Result<Client> {
     Ok(Client { pid, view, sigtrap: disposition(&status, libc::SIGTRAP) })
 }
 
+/// Whether a thread belongs to the process `pid`.
+pub(crate) fn is_thread_of(pid: u32, tid: u32) -> bool {
+    pid == tid || rustix::fs::stat(format!("/proc/{pid}/task/{tid}")).is_ok()
+}
+
 fn disposition(status: &str, signal: i32) -> Disposition {
     match signals(status, "SigIgn:") >> (signal - 1) & 1 {
         0 => Disposition::Other,
@@ -165,6 +170,7 @@ mod tests {
         let found = std::thread::spawn(move || {
             let tid = rustix::thread::gettid().as_raw_nonzero().get() as u32;
             assert_ne!(tid, std::process::id());
+            assert!(is_thread_of(std::process::id(), tid) && !is_thread_of(1, tid));
             process_of(tid, own_namespace())
         });
         let Client { pid, view, .. } = found.join().unwrap().unwrap();

@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -31,6 +32,9 @@ pub fn act(device: &str, what: &[&str]) -> Option<Outcome> {
     Some(match what {
         ["signalled-receivers", count] => signalled_receivers(device, count),
         ["inherited-open"] => inherited_open(device),
+        ["setuid-opener", signal, uid, other, program] => {
+            setuid_opener(device, signal, [uid, other], program)
+        }
         ["file-sink"] => file_sink(device),
         ["many-areas", count] => many_areas(device, count),
         ["failing-calls"] => failing_calls(device),
@@ -266,6 +270,62 @@ fn inherited_open(device: &str) -> Outcome {
     }
     // SAFETY: ends the child; its parent is the process that is waited for.
     unsafe { libc::_exit(0) };
+}
+
+fn set_uids(uids: [u32; 3]) -> Outcome {
+    // SAFETY: plain numbers; the process has one thread.
+    match unsafe { libc::setresuid(uids[0], uids[1], uids[2]) } {
+        0 => Ok(()),
+        _ => Err(format!("cannot become {uids:?}: {}", std::io::Error::last_os_error())),
+    }
+}
+
+/// Starts as root. A user opens the device, a process of another user inherits the open, the opener
+/// executes a setuid program and gets a signal. Then the other process calls.
+fn setuid_opener(device: &str, signal: &str, uids: [&str; 2], program: &str) -> Outcome {
+    const KEEP: u32 = u32::MAX;
+    let [uid, other] = uids.map(|uid| uid.parse().map_err(text));
+    let (uid, other): (u32, u32) = (uid?, other?);
+    let signal: libc::c_int = signal.parse().map_err(text)?;
+    let (mut executed, executing) = std::io::pipe().map_err(text)?;
+    let (mut gone, go) = std::io::pipe().map_err(text)?;
+    let (mut called, calling) = std::io::pipe().map_err(text)?;
+    // SAFETY: this process has one thread, so its children may do whatever it may.
+    let opener = unsafe { libc::fork() };
+    if opener == 0 {
+        drop(go);
+        set_uids([KEEP, uid, KEEP])?;
+        let client = open(device)?;
+        // SAFETY: as above.
+        let is_opener = unsafe { libc::fork() } != 0;
+        set_uids([KEEP, 0, KEEP])?;
+        if is_opener {
+            set_uids([uid; 3])?;
+            // The ends of the pipes are closed by it.
+            let error = std::process::Command::new(program).arg("3600").exec();
+            return Err(format!("{program}: {error}"));
+        }
+        drop(executing);
+        set_uids([other; 3])?;
+        gone.read_to_end(&mut Vec::new()).map_err(text)?;
+        let mut session = Session::new(&client);
+        for _ in 0..3 {
+            session.oneway(0, CALL, Payload::default()).map_err(text)?;
+        }
+        return Ok(());
+    }
+    drop((executing, calling));
+    executed.read_to_end(&mut Vec::new()).map_err(text)?;
+    // SAFETY: plain numbers; the child is not reaped yet.
+    unsafe { libc::kill(opener, signal) };
+    drop(go);
+    called.read_to_end(&mut Vec::new()).map_err(text)?;
+    // SAFETY: as above; nothing is written.
+    unsafe {
+        libc::kill(opener, libc::SIGKILL);
+        libc::waitpid(opener, std::ptr::null_mut(), 0);
+    }
+    Ok(())
 }
 
 /// Threads that call ioctls with as many commands as fit into 4 MiB, one after the other.

@@ -210,27 +210,25 @@ impl Server {
         }
     }
 
-    /// Refreshes the effective uid that receivers see. As with the kernel's driver, it is the
-    /// opener's current one, not that of another process which inherited the descriptor. Reading
-    /// it takes longer than a call, so it is read only when the caller's filesystem uid differs.
-    /// That is its effective uid unless setfsuid(2) was used.
-    pub(super) fn refresh_opener_euid(&mut self, key: OpenKey, fsuid: Uid) {
+    /// Refreshes the effective uid that receivers see, from the request of a thread of the opener's
+    /// process: its filesystem uid is its effective one unless setfsuid(2) was used. No other
+    /// process is asked: the opener may have executed a setuid program, which did not make the
+    /// call.
+    pub(super) fn refresh_opener_euid(&mut self, key: OpenKey, tid: u32, fsuid: Uid) {
         let Some(open) = self.host.opens.get(key) else { return };
-        if open.sender_euid == fsuid {
+        let (pid, process) = (open.pid, open.process);
+        if open.sender_euid == fsuid || !pid_view::is_thread_of(pid, tid) {
             return;
         }
-        let (pid, process) = (open.pid, open.process);
-        let Some(euid) = euid_of(pid) else { return };
-        // Another process may have this pid by now: the euid is valid only if the opener still
-        // exists.
+        // Another process may have this pid by now.
         if let Some(exit) = self.openers.stale(pid) {
             self.opener_gone(exit);
         }
         if let Some(open) = self.host.opens.get_mut(key)
             && open.opener == OpenerState::Alive
         {
-            open.sender_euid = euid;
-            self.driver.set_opener_euid(process, euid);
+            open.sender_euid = fsuid;
+            self.driver.set_opener_euid(process, fsuid);
         }
     }
 
@@ -577,13 +575,6 @@ impl Server {
         let _moved = poller.and_then(|tid| self.place_woken(tid));
         self.channel.send(self.reply.notify_poll(kh))
     }
-}
-
-/// The effective uid of a process's main thread.
-fn euid_of(pid: u32) -> Option<Uid> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
-    uids.split_ascii_whitespace().nth(1)?.parse().ok().map(Uid)
 }
 
 /// The owner of a process that is in a call to our filesystem.

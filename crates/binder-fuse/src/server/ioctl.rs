@@ -88,7 +88,7 @@ impl Server {
         }
         self.note_thread(key, header.pid);
         if ioctl.cmd == BINDER_WRITE_READ {
-            self.refresh_opener_euid(key, Uid(header.uid));
+            self.refresh_opener_euid(key, caller.tid, caller.euid);
             return self.write_read(header, target, ioctl.arg, data);
         }
         if self.rings == RingPolicy::Accepted
