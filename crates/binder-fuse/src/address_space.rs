@@ -6,6 +6,7 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use headroom_linux::kept_fd::KeptFd;
@@ -59,10 +60,11 @@ impl AddressSpace {
         SavedAddressSpace { pagemap: self.pagemap.as_ref().map(KeptFd::of), exists: self.exists }
     }
 
-    /// The current one of a process. Waits while the process is in execve.
-    pub(crate) fn of(pid: u32) -> Self {
+    /// The current one of a process or thread, whose folder in `/proc` is `task`. Waits while it is in
+    /// execve.
+    pub(crate) fn of(task: &Path) -> Self {
         // A kernel without CONFIG_PROC_PAGE_MONITOR has no such file.
-        let pagemap = File::open(format!("/proc/{pid}/pagemap")).ok();
+        let pagemap = File::open(task.join("pagemap")).ok();
         Self { pagemap, exists: true, checked: None }
     }
 
@@ -87,13 +89,14 @@ impl AddressSpace {
 #[cfg(test)]
 mod tests {
     use std::io::{BufRead, BufReader};
+    use std::path::PathBuf;
     use std::process::{Command, Stdio};
 
     use super::*;
 
     #[test]
     fn execve_and_exit_end_an_address_space() {
-        let mut own = AddressSpace::of(std::process::id());
+        let mut own = AddressSpace::of(Path::new("/proc/self"));
         assert!(own.pagemap.is_some() && own.exists(Readers::NoneWaiting));
         let mut child = Command::new("sh")
             .args(["-c", "echo begun; read line; exec sh -c 'echo replaced; read line'"])
@@ -105,11 +108,12 @@ mod tests {
         let mut input = child.stdin.take().unwrap();
         let mut line = String::new();
         output.read_line(&mut line).unwrap();
-        let mut first = AddressSpace::of(child.id());
+        let task = PathBuf::from(format!("/proc/{}", child.id()));
+        let mut first = AddressSpace::of(&task);
         assert!(first.exists(Readers::NoneWaiting));
         std::io::Write::write_all(&mut input, b"go\n").unwrap();
         output.read_line(&mut line).unwrap();
-        let mut second = AddressSpace::of(child.id());
+        let mut second = AddressSpace::of(&task);
         std::thread::sleep(INTERVAL);
         assert!(!first.exists(Readers::Waiting) && second.exists(Readers::NoneWaiting));
         drop(input);

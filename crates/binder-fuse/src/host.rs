@@ -547,7 +547,7 @@ impl Mappings for ClientHost {
         let client = Caller { process, tid: pid, euid: open.euid };
         let owner = open.owner;
         if !self.lookups.may_look(owner) {
-            return Ok(None);
+            return Err(Fault::Late);
         }
         // Reading the maps takes a lock that a page fault of the client may hold.
         let lookup =

@@ -1,10 +1,8 @@
 //! Limits the work of the event loop in the memory maps of one owner's processes.
 //!
 //! The driver keeps a mapping once it was found, but the maps of a process without one are read for
-//! each call to it, and may have 65,530 areas. An owner whose budget is used up is treated as if
-//! its processes had no mapping.
-//!
-//! Areas are counted instead of time: a lookup must not fail because the machine is busy.
+//! each call to it, and may have 65,530 areas. Calls to processes of an owner whose budget is used up
+//! wait until it has some again.
 
 use std::collections::BTreeMap;
 
@@ -14,8 +12,8 @@ use owners::{Owner, Rate};
 use crate::maps::Lookup;
 use crate::owner_budgets::{Exempt, OwnerBudgets};
 
-/// Number of areas after which a lookup is aborted. 40,000 were read in 20 ms.
-pub(crate) const MAX_AREAS: u64 = AREA_LOOKUPS.of_an_owner().burst;
+/// Number of areas after which a lookup is aborted: above the kernel's default maximum, 65,530.
+pub(crate) const MAX_AREAS: u64 = 80_000;
 /// Areas of a successful lookup that are not charged: it happens once per open.
 const FREE_AREAS: u64 = 400;
 /// Areas of its processes that are read for an owner. One token is one area.
@@ -68,10 +66,10 @@ mod tests {
     #[test]
     fn long_lists_use_up_the_budget_of_their_owner_only() {
         let mut budgets = LookupBudgets::new();
-        budgets.note(OTHER, &lookup(MAX_AREAS, None));
+        budgets.note(OTHER, &lookup(BUDGET.burst + 1_000_000, None));
         assert!(!budgets.may_look(OTHER));
         assert!(budgets.may_look(Owner::User(Uid(4_000_000_001))));
-        budgets.note(Owner::User(Uid::ROOT), &lookup(MAX_AREAS, None));
+        budgets.note(Owner::User(Uid::ROOT), &lookup(2 * BUDGET.burst, None));
         assert!(budgets.may_look(Owner::User(Uid::ROOT)));
     }
 

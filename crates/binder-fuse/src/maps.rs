@@ -4,6 +4,7 @@
 //! and inode number is the mapping of that open and of no other.
 
 use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
 
 use headroom_linux::mountinfo::Device;
 
@@ -25,17 +26,32 @@ pub(crate) struct Lookup {
     pub(crate) mapping: Option<ClientMapping>,
     /// Present with a mapping.
     pub(crate) address_space: Option<AddressSpace>,
-    /// Number of areas that were read.
+    /// Number of areas that were read; 0: the task has no address space.
     pub(crate) areas: u64,
 }
 
+/// Number of threads whose maps are read if the main thread has none.
+const MAX_THREADS_READ: usize = 8;
+
 /// Finds the mapping of `inode` on `device` in the maps of `pid`, among the first `most` areas.
 pub(crate) fn find(pid: u32, device: Device, inode: u64, most: u64) -> Lookup {
+    let process = PathBuf::from(format!("/proc/{pid}"));
+    let find = |task: &Path| find_of(task, device, inode, most);
+    let lookup = find(&process);
+    if lookup.areas > 0 {
+        return lookup;
+    }
+    // A main thread that has ended has no address space, while the others still have it.
+    let Ok(threads) = std::fs::read_dir(process.join("task")) else { return lookup };
+    let lookups = threads.flatten().take(MAX_THREADS_READ).map(|thread| find(&thread.path()));
+    lookups.into_iter().find(|lookup| lookup.areas > 0).unwrap_or_default()
+}
+
+/// `task`: the folder of a process or thread in `/proc`.
+fn find_of(task: &Path, device: Device, inode: u64, most: u64) -> Lookup {
     // Opened before the list: should execve replace the address space meanwhile, that is detected.
-    let address_space = AddressSpace::of(pid);
-    let Ok(file) = std::fs::File::open(format!("/proc/{pid}/maps")) else {
-        return Lookup::default();
-    };
+    let address_space = AddressSpace::of(task);
+    let Ok(file) = std::fs::File::open(task.join("maps")) else { return Lookup::default() };
     let mut areas = 0;
     let maps = BufReader::with_capacity(16 * 1024, file);
     let mapping = find_in(maps, device, inode, || {
@@ -43,7 +59,7 @@ pub(crate) fn find(pid: u32, device: Device, inode: u64, most: u64) -> Lookup {
         areas <= most
     });
     let address_space = mapping.map(|_| address_space);
-    Lookup { mapping, address_space, areas }
+    Lookup { mapping, address_space, areas: areas.saturating_sub(1) }
 }
 
 /// Reads an area whenever `reads_next` returns true.

@@ -5,6 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::thread;
@@ -37,6 +38,9 @@ pub fn act(device: &str, what: &[&str]) -> Option<Outcome> {
         }
         ["file-sink"] => file_sink(device),
         ["many-areas", count] => many_areas(device, count),
+        ["receivers-with-areas", receivers, areas] => {
+            receivers_with_areas(device, receivers, areas)
+        }
         ["failing-calls"] => failing_calls(device),
         ["lingering-files", count] => lingering_files(device, count),
         ["long-ioctls", count] => long_ioctls(device, count),
@@ -154,9 +158,8 @@ fn file_sink(device: &str) -> Outcome {
     until_killed()
 }
 
-/// A context manager with no receive buffer and `count` areas in its address space.
-fn many_areas(device: &str, count: &str) -> Outcome {
-    let count: usize = count.parse().map_err(text)?;
+/// Adds `count` areas to the address space.
+fn add_areas(count: usize) -> Outcome {
     let nothing = ProtFlags::empty();
     // SAFETY: a new mapping, which is never accessed.
     let first =
@@ -167,6 +170,48 @@ fn many_areas(device: &str, count: &str) -> Outcome {
         unsafe { mprotect(first.byte_add(page * PAGE), PAGE, MprotectFlags::READ) }
             .map_err(text)?;
     }
+    Ok(())
+}
+
+/// Calls one context manager after the other, each a process of its own with `areas` areas.
+fn receivers_with_areas(device: &str, receivers: &str, areas: &str) -> Outcome {
+    let (receivers, areas): (usize, usize) =
+        (receivers.parse().map_err(text)?, areas.parse().map_err(text)?);
+    println!("ready");
+    for number in 0..receivers {
+        let (mut ready, serving) = std::io::pipe().map_err(text)?;
+        // SAFETY: this process has one thread, so its children may do whatever it may.
+        let receiver = unsafe { libc::fork() };
+        if receiver == 0 {
+            let client = manager(device)?;
+            // Below the receive buffer, so that they are read before it.
+            add_areas(areas)?;
+            let mut session = Session::new(&client);
+            session.enter_looper().map_err(text)?;
+            session.flush().map_err(text)?;
+            drop((ready, serving));
+            return session.serve(&mut binder_client::Echo).map_err(text);
+        }
+        drop(serving);
+        ready.read_to_end(&mut Vec::new()).map_err(text)?;
+        let client = open(device)?;
+        let mut session = Session::new(&client);
+        let called = session.call(0, CALL, Payload::default());
+        let called = called.map(|reply| session.free(reply));
+        // SAFETY: plain numbers, of a child that is not reaped yet; nothing is written.
+        unsafe {
+            libc::kill(receiver, libc::SIGKILL);
+            libc::waitpid(receiver, std::ptr::null_mut(), 0);
+        }
+        called.map_err(|error| format!("receiver {number}: {error}"))?;
+    }
+    println!("all called");
+    Ok(())
+}
+
+/// A context manager with no receive buffer and `count` areas in its address space.
+fn many_areas(device: &str, count: &str) -> Outcome {
+    add_areas(count.parse().map_err(text)?)?;
     let options = Options { map_len: 0, ..Options::default() };
     let client = Client::open(Path::new(device), &options).map_err(text)?;
     client.become_context_manager().map_err(text)?;
@@ -301,8 +346,9 @@ fn setuid_opener(device: &str, signal: &str, uids: [&str; 2], program: &str) -> 
         set_uids([KEEP, 0, KEEP])?;
         if is_opener {
             set_uids([uid; 3])?;
-            // The ends of the pipes are closed by it.
-            let error = std::process::Command::new(program).arg("3600").exec();
+            // The ends of the pipes are closed by it. It ends by itself if this test fails.
+            let mut command = std::process::Command::new(program);
+            let error = command.arg("60").stdout(Stdio::null()).stderr(Stdio::null()).exec();
             return Err(format!("{program}: {error}"));
         }
         drop(executing);
@@ -316,6 +362,12 @@ fn setuid_opener(device: &str, signal: &str, uids: [&str; 2], program: &str) -> 
     }
     drop((executing, calling));
     executed.read_to_end(&mut Vec::new()).map_err(text)?;
+    // Its credentials change a little later than its descriptors.
+    let is_root = || {
+        let status = std::fs::read_to_string(format!("/proc/{opener}/status")).ok()?;
+        status.contains(&format!("Uid:\t{uid}\t0\t")).then_some(())
+    };
+    wait::until(wait::PATIENCE, is_root).ok_or("the opener runs no setuid program")?;
     // SAFETY: plain numbers; the child is not reaped yet.
     unsafe { libc::kill(opener, signal) };
     drop(go);

@@ -71,6 +71,7 @@ fn act(device: &str, words: &[&str]) -> Outcome {
         ["deaf"] => deaf_service(device),
         ["passes-itself"] => passes_itself(device),
         ["who"] => who_service(device),
+        ["without-main-thread", opened] => service_without_main_thread(device, opened),
         ["nice", uid] => {
             user(uid).and_then(|uid| priority_service(device, uid, FLAT_BINDER_FLAG_PRIORITY_MASK))
         }
@@ -387,6 +388,31 @@ fn who_service(device: &str) -> Outcome {
         Answer::Reply(Parcel::new().bytes(&pid).bytes(&sender.sender_euid.to_ne_bytes()))
     };
     Session::new(&client).serve(&mut service).map_err(text)
+}
+
+/// An echo service whose main thread ends; another one serves. `opened`: which of them opens the
+/// device.
+fn service_without_main_thread(device: &str, opened: &str) -> Outcome {
+    let by_main = (opened == "by-main").then(|| open(device)).transpose()?;
+    let device = device.to_owned();
+    thread::spawn(move || {
+        let main = std::process::id();
+        let ended = || (e2e::wait::state(main) == Some('Z')).then_some(());
+        let serve = || -> Outcome {
+            e2e::wait::until(e2e::wait::PATIENCE, ended).ok_or("the main thread runs still")?;
+            let client = by_main.map_or_else(|| open(&device), Ok)?;
+            client.become_context_manager().map_err(text)?;
+            ready();
+            Session::new(&client).serve(&mut Echo).map_err(text)
+        };
+        if let Err(error) = serve() {
+            eprintln!("without main thread: {error}");
+        }
+        std::process::exit(1);
+    });
+    // SAFETY: ends this thread only; no value of its stack is used by the other one.
+    unsafe { libc::syscall(libc::SYS_exit, 0) };
+    Err("the main thread goes on".to_owned())
 }
 
 /// Runs an action in a private user and pid namespace; `map` is the user namespace's uid map.

@@ -13,6 +13,7 @@ use e2e::Bus;
 use crate::support::{CALL, OBJECT, expect_echo, find, manager, open, own_tid, peer, publish};
 
 crate::both_mappings! {
+    services_whose_main_thread_has_ended_get_calls
     an_echo_brings_back_every_byte_of_every_size
     a_buffer_stays_as_it_was_until_it_is_freed
     an_object_sent_away_comes_back_as_itself
@@ -319,4 +320,15 @@ fn the_three_devices_are_separate_contexts(bus: &Bus) {
     let other = Client::open(bus.device("hwbinder"), &Options::default()).unwrap();
     let error = Session::new(&other).call(0, CALL, Payload::default()).unwrap_err();
     assert_eq!(error, ClientError::DeadReply, "a manager serves its own device only");
+}
+
+fn services_whose_main_thread_has_ended_get_calls(bus: &Bus) {
+    for opened in ["by-main", "by-thread"] {
+        let _service = peer(bus, &["without-main-thread", opened]);
+        let client = open(bus);
+        let mut session = Session::new(&client);
+        for data in [b"first", b"again"] {
+            expect_echo(&mut session, 0, data);
+        }
+    }
 }
