@@ -33,8 +33,8 @@ pub enum Errno {
     /// Malformed or unsupported request.
     #[error("invalid argument (EINVAL)")]
     EINVAL,
-    /// A user has too many opens.
-    #[error("too many opens of devices by one user (EMFILE)")]
+    /// A user has too many rings.
+    #[error("too many rings of one user (EMFILE)")]
     EMFILE,
     /// The receiver's buffer space is exhausted.
     #[error("no buffer space left in the receiver (ENOSPC)")]

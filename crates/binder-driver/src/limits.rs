@@ -10,10 +10,6 @@ pub const MAX_MAPPING: u64 = 4 << 20;
 /// pair of processes costs at most some 600 MiB.
 pub const MAX_OBJECTS_A_PROCESS: usize = 2 << 20;
 
-/// Opens of one owner. Each costs the front end a descriptor or two besides memory; Android's
-/// busiest user has some hundred.
-pub const MAX_OPENS_OF_AN_OWNER: usize = 16 << 10;
-
 /// Nodes, references, death and freeze notifications of all opens of one owner. Twice the number of
 /// nodes or references that a process may have: below that, no process is affected by another one
 /// of its owner.

@@ -60,8 +60,8 @@ impl AddressSpace {
         SavedAddressSpace { pagemap: self.pagemap.as_ref().map(KeptFd::of), exists: self.exists }
     }
 
-    /// The current one of a process or thread, whose folder in `/proc` is `task`. Waits while it is in
-    /// execve.
+    /// The current one of a process or thread, whose folder in `/proc` is `task`. Waits while it is
+    /// in execve.
     pub(crate) fn of(task: &Path) -> Self {
         // A kernel without CONFIG_PROC_PAGE_MONITOR has no such file.
         let pagemap = File::open(task.join("pagemap")).ok();

@@ -10,7 +10,8 @@ use binder_driver::{
 };
 use headroom_linux::mountinfo::Device;
 use keyed_slab::{Key, Slab, key_types};
-use owners::{Owner, Uid};
+use owners::bounds::{DESCRIPTORS_OF_AN_OPEN, MAX_OPENS_OF_AN_OWNER};
+use owners::{Exhausted, Owner, Quota, Uid};
 use serde::{Deserialize, Serialize};
 
 use crate::access_limits::{AccessCost, AccessLimits, Start};
@@ -18,7 +19,7 @@ use crate::address_space::{AddressSpace, Readers, SavedAddressSpace};
 use crate::calls::Calls;
 use crate::client_access::{BlockedAccess, ClientAccess, Late};
 use crate::coarse_clock;
-use crate::files::{CallStop, Charge, Closers, MemoryWrite, Store};
+use crate::files::{CallStop, Charge, Closers, MemoryWrite, Store, half_of_descriptors};
 use crate::lookup_budget::{LookupBudgets, MAX_AREAS};
 use crate::mapping::{Backing, SavedBacking};
 use crate::maps::Lookup;
@@ -48,6 +49,10 @@ impl OpenKey {
 
 /// Number of threads that are searched for a waiting reader: a bound on the work for a transaction.
 const THREADS_CHECKED: usize = 8;
+
+/// The uids of an owner share its opens without parts: in a container, one of hundreds may have
+/// most of them.
+const OPENS_OF_EACH_UID: Uid = Uid::NONE;
 
 /// Whether the process that opened a device still exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -185,6 +190,7 @@ pub(crate) struct SavedHostBudgets {
 /// All opens.
 pub(crate) struct ClientHost {
     pub(crate) opens: Slab<OpenKey, Open>,
+    open_quota: Quota,
     by_process: HashMap<ProcessId, OpenKey>,
     pages: Arc<PageServer>,
     access: ClientAccess,
@@ -220,6 +226,10 @@ impl ClientHost {
         let own_uid = Uid(rustix::process::geteuid().as_raw());
         Self {
             opens: Slab::default(),
+            open_quota: Quota::new(half_of_descriptors(
+                DESCRIPTORS_OF_AN_OPEN,
+                MAX_OPENS_OF_AN_OWNER,
+            )),
             by_process: HashMap::new(),
             pages,
             access: ClientAccess::of_this_loop(),
@@ -270,8 +280,19 @@ impl ClientHost {
         }
     }
 
+    /// Whether the owner may make another open.
+    pub(crate) fn check_open(&self, owner: Owner) -> Result<(), Exhausted> {
+        // The quota itself bounds every owner but root; this bounds root as well.
+        if self.open_quota.held(owner) >= MAX_OPENS_OF_AN_OWNER {
+            return Err(Exhausted::Owner);
+        }
+        self.open_quota.check(owner, OPENS_OF_EACH_UID)
+    }
+
+    /// Charges an open to its owner until it is removed, whoever holds it.
     pub(crate) fn insert(&mut self, open: Open) -> OpenKey {
         let process = open.process;
+        self.open_quota.insert(open.owner, OPENS_OF_EACH_UID);
         let key = self.opens.insert(open);
         self.by_process.insert(process, key);
         key
@@ -280,6 +301,7 @@ impl ClientHost {
     pub(crate) fn remove(&mut self, key: OpenKey) -> Option<Open> {
         let open = self.opens.remove(key)?;
         self.by_process.remove(&open.process);
+        self.open_quota.give_back(open.owner, OPENS_OF_EACH_UID);
         Some(open)
     }
 
@@ -305,6 +327,9 @@ impl ClientHost {
             Ok::<_, io::Error>(Open::restore(saved, restore_backing(node, backing)?, space))
         })?;
         self.by_process = self.opens.iter().map(|(key, open)| (open.process, key)).collect();
+        for open in self.opens.values() {
+            self.open_quota.insert(open.owner, OPENS_OF_EACH_UID);
+        }
         Ok(())
     }
 
@@ -558,6 +583,10 @@ impl Mappings for ClientHost {
 
     fn has_address_space(&mut self, process: ProcessId) -> bool {
         let Some(open) = self.open_of(process) else { return false };
+        if open.opener == OpenerState::Exited {
+            // Another process may share it, but the open must not hold what is sent to it.
+            return false;
+        }
         let mut threads = open.calls.iter().take(THREADS_CHECKED);
         let readers = if threads.any(|(_, request)| request.is_some()) {
             Readers::Waiting

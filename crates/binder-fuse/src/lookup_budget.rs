@@ -1,8 +1,8 @@
 //! Limits the work of the event loop in the memory maps of one owner's processes.
 //!
 //! The driver keeps a mapping once it was found, but the maps of a process without one are read for
-//! each call to it, and may have 65,530 areas. Calls to processes of an owner whose budget is used up
-//! wait until it has some again.
+//! each call to it, and may have 65,530 areas. Calls to processes of an owner whose budget is used
+//! up wait until it has some again.
 
 use std::collections::BTreeMap;
 

@@ -316,6 +316,26 @@ pub const WARNINGS: Bound = Bound {
 /// Tokens that a warning costs: one warning a minute.
 pub const WARNING_TOKENS: u64 = 60;
 
+/// Opens of devices, whoever holds them. Android's busiest user has some hundred; each takes up to
+/// [`DESCRIPTORS_OF_AN_OPEN`] descriptors of the daemon.
+pub const OPENS: Bound = Bound {
+    name: "opens",
+    daemon: Daemon::Binderd,
+    resource: "opens of devices, 3 descriptors each",
+    share: Share::Computed {
+        all: "a sixth of the descriptors",
+        owner: "16384",
+        root: "a sixteenth of all",
+    },
+    beyond: "the open fails (EMFILE)",
+};
+
+/// Opens of one owner.
+pub const MAX_OPENS_OF_AN_OWNER: usize = 16 << 10;
+
+/// Its buffer, its address space and the process that made it.
+pub const DESCRIPTORS_OF_AN_OPEN: usize = 3;
+
 /// Files of clients that the binder daemon holds.
 pub const CLIENT_FILES: Bound = Bound {
     name: "client-files",
@@ -363,6 +383,7 @@ pub const ALL: &[Bound] = &[
     AREA_LOOKUPS,
     FLAG_LOOKUPS,
     WARNINGS,
+    OPENS,
     CLIENT_FILES,
     CLOSING_THREADS,
     RINGS,

@@ -36,6 +36,7 @@ pub fn act(device: &str, what: &[&str]) -> Option<Outcome> {
         ["setuid-opener", signal, uid, other, program] => {
             setuid_opener(device, signal, [uid, other], program)
         }
+        ["opens-sent-to-themselves", count] => opens_sent_to_themselves(device, count),
         ["file-sink"] => file_sink(device),
         ["many-areas", count] => many_areas(device, count),
         ["receivers-with-areas", receivers, areas] => {
@@ -149,6 +150,44 @@ fn lingering_socket(listener: &TcpListener) -> Result<(TcpStream, TcpStream), St
     rustix::net::sockopt::set_socket_linger(&socket, Some(Duration::from_secs(60)))
         .map_err(text)?;
     Ok((socket, peer))
+}
+
+/// Runs `act` in a child process, and waits until it has exited.
+fn in_child(act: impl FnOnce() -> Outcome) -> Outcome {
+    // SAFETY: this process has one thread, so its children may do whatever it may.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let outcome = act();
+        if let Err(error) = &outcome {
+            eprintln!("child: {error}");
+        }
+        // SAFETY: ends the child at once.
+        unsafe { libc::_exit(i32::from(outcome.is_err())) };
+    }
+    let mut status = 0;
+    // SAFETY: the status is a live integer.
+    unsafe { libc::waitpid(child, &mut status, 0) };
+    if status == 0 { Ok(()) } else { Err(format!("a child ended with {status}")) }
+}
+
+/// Processes that exit one after the other; the open of each is in a message that is queued for
+/// that open, and nowhere else. Only one at a time can be the context manager.
+fn opens_sent_to_themselves(device: &str, count: &str) -> Outcome {
+    println!("ready");
+    for _ in 0..count.parse().map_err(text)? {
+        in_child(|| {
+            let own = wait::until(wait::PATIENCE, || manager(device).ok());
+            let own = own.ok_or("the open of an earlier process remains")?;
+            // A context manager cannot be called by its own process.
+            in_child(|| {
+                let client = open(device)?;
+                let message = Parcel::new().fd(own.as_fd());
+                Session::new(&client).oneway(0, CALL, message.payload()).map(drop).map_err(text)
+            })
+        })?;
+    }
+    println!("done");
+    Ok(())
 }
 
 /// A context manager that never receives what is sent to it.

@@ -208,12 +208,7 @@ impl Driver {
     /// The owner dies: watchers are notified, and the node remains only while references to it
     /// exist.
     pub(crate) fn release_node<H: Host>(&mut self, host: &mut H, node: NodeId) {
-        self.nodes[node].updates.clear();
-        if let Some(queue) = self.nodes[node].oneway_todo {
-            while let Some(work) = self.queues.pop(queue) {
-                work.cancel(self, host, None);
-            }
-        }
+        self.cancel_oneway_queue(host, node);
         self.unlink_node(node);
         let entry = &mut self.nodes[node];
         let (owner, ptr, first) = (entry.owner.take(), entry.ptr, entry.first_ref);

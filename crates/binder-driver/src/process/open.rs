@@ -13,6 +13,7 @@ use crate::notifications::types::Freezer;
 use crate::objects::types::References;
 use crate::process::types::{Opener, Process, SpamDetection};
 use crate::write_read::deliver::DeliverToRead;
+use crate::write_read::types::Work;
 
 impl Driver {
     /// The process that opened a device has changed its effective uid.
@@ -22,10 +23,10 @@ impl Driver {
         }
     }
 
-    /// Opens a device. `ENOENT`: no such device; `EMFILE`: its owner has too many opens.
+    /// Opens a device. `ENOENT`: no such device. The number of opens is the front end's to limit.
     pub fn open(&mut self, context: ContextId, opener: Opener) -> Result<ProcessId, Errno> {
         self.contexts.get(context).filter(|c| !c.removed).ok_or(Errno::ENOENT)?;
-        let account = self.admit_open(opener.owner)?;
+        let account = self.join_account(opener.owner);
         self.contexts[context].opens += 1;
         one_more(&mut self.statistics.made.processes);
         Ok(self.processes.insert(Process {
@@ -72,6 +73,24 @@ impl Driver {
         for thread in threads {
             self.threads[thread].need_return = true;
             self.wake_thread(thread);
+        }
+    }
+
+    /// The process that made the open has exited, while other references to the open exist. What is
+    /// queued for it is dropped, and callers get `BR_DEAD_REPLY`: its address space is gone, and
+    /// the files in a message may be all that keeps opens, this one included, from being released.
+    pub fn opener_exited<H: Host>(&mut self, host: &mut H, process: ProcessId) {
+        let Ok(entry) = self.process(process) else { return };
+        let todo = entry.todo;
+        let nodes: Vec<_> = entry.nodes.values().copied().collect();
+        for node in nodes {
+            self.cancel_oneway_queue(host, node);
+        }
+        let queued: Vec<_> = self.queues.iter(todo).collect();
+        for (id, work) in queued {
+            if matches!(work, Work::Transaction(_)) && self.queues.unlink(id).is_some() {
+                work.cancel(self, host, None);
+            }
         }
     }
 

@@ -9,6 +9,7 @@ use crate::host::Host;
 use crate::keys::{NodeId, TransactionId};
 use crate::objects::types::{QueuedUpdate, UpdateKey};
 use crate::transaction::types::{Target, Transaction};
+use crate::write_read::deliver::DeliverToRead;
 use crate::write_read::types::Work;
 
 impl Driver {
@@ -46,6 +47,16 @@ impl Driver {
         if let Some(outdated) = self.take_oldest_update(node, key) {
             self.queues.unlink(outdated.work);
             self.finish_transaction(host, outdated.transaction);
+        }
+    }
+
+    /// Drops the one-way calls that wait for the one that is being delivered.
+    pub(crate) fn cancel_oneway_queue<H: Host>(&mut self, host: &mut H, node: NodeId) {
+        let Some(entry) = self.nodes.get_mut(node) else { return };
+        entry.updates.clear();
+        let Some(queue) = entry.oneway_todo else { return };
+        while let Some(work) = self.queues.pop(queue) {
+            work.cancel(self, host, None);
         }
     }
 

@@ -289,3 +289,26 @@ fn a_node_with_the_flag_gets_the_security_context_of_the_sender() {
     assert_eq!(world.mapped(manager, data.secctx, 13), b"u:r:shell:s0\0");
     assert_eq!(world.data(manager, &data.transaction_data), b"who");
 }
+
+#[test]
+fn messages_that_are_queued_for_an_open_without_opener_are_dropped_with_their_files() {
+    let (mut world, manager, client) = world_with_files();
+    let call = |world: &mut World, file: u32| {
+        let parcel = Parcel::default().fd(file);
+        let call = world.oneway(client, 0, 1, &parcel);
+        world.run(client, &[call]).work_returns();
+    };
+    // The second one waits for the first one, as both are for one node.
+    (3..=4).for_each(|file| call(&mut world, file));
+    let sync = world.call(client, 0, &Parcel::default());
+    world.park(client, &[sync]);
+    assert_eq!(world.host.taken.len(), 2);
+    world.driver.opener_exited(&mut world.host, manager.process);
+    assert!(world.host.taken.is_empty(), "{:?}", world.host.taken);
+    let returns = [Return::TransactionComplete, Return::DeadReply];
+    assert_eq!(world.woken(client).work_returns(), returns);
+    world.driver.check_invariants().unwrap();
+    world.release(manager);
+    world.release(client);
+    assert!(world.driver.is_empty(), "{:?}", world.driver.snapshot());
+}

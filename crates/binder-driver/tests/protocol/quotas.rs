@@ -5,21 +5,6 @@ use binder_uapi::*;
 
 use crate::common::*;
 
-const MOST_OPENS: usize = 16 << 10;
-
-#[test]
-fn an_owner_with_too_many_opens_gets_no_more_and_others_do() {
-    let (mut world, context) = World::new();
-    let opener = |uid| Opener { pid: 1, euid: Uid(uid), owner: Owner::User(Uid(uid)) };
-    let mut opens: Vec<_> =
-        (0..MOST_OPENS).map(|_| world.driver.open(context, opener(1000)).unwrap()).collect();
-    assert_eq!(world.driver.open(context, opener(1000)), Err(Errno::EMFILE));
-    assert!(world.driver.open(context, opener(1001)).is_ok());
-    world.driver.release(&mut world.host, opens.pop().unwrap());
-    assert!(world.driver.open(context, opener(1000)).is_ok(), "one was closed");
-    world.driver.check_invariants().unwrap();
-}
-
 #[test]
 fn an_account_ends_with_the_opens_of_its_owner() {
     let (mut world, manager, [client]) = World::with_manager();

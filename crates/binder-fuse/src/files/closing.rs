@@ -29,6 +29,15 @@ const STACK: usize = 64 << 10;
 /// A thread without work exits after this time.
 const IDLE: Duration = Duration::from_secs(10);
 
+/// Size of the quota of one half of this process's descriptors, for items that take `each` of them:
+/// one half is for opens of devices, the other one for files of clients.
+pub(crate) fn half_of_descriptors(each: usize, most_of_an_owner: usize) -> QuotaSize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let descriptors = usize::try_from(limit.unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
+    let slots = descriptors / 2 / each;
+    QuotaSize { slots, reserved: slots / RESERVED_PART, of_an_owner: most_of_an_owner.min(slots) }
+}
+
 /// The owner and uid that a file is charged to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Charge {
@@ -91,15 +100,7 @@ struct Closing {
 
 impl Closers {
     pub(crate) fn new() -> Self {
-        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-        let descriptors = usize::try_from(limit.unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
-        // The other half is for opens of devices.
-        let slots = descriptors / 2;
-        Self::with_size(QuotaSize {
-            slots,
-            reserved: slots / RESERVED_PART,
-            of_an_owner: MAX_FILES_OF_AN_OWNER.min(slots),
-        })
+        Self::with_size(half_of_descriptors(1, MAX_FILES_OF_AN_OWNER))
     }
 
     fn with_size(size: QuotaSize) -> Self {

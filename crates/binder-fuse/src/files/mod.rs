@@ -20,7 +20,7 @@ mod system_call;
 mod tracee;
 mod trap;
 
-pub(crate) use closing::{Charge, ClientFile, Closers};
+pub(crate) use closing::{Charge, ClientFile, Closers, half_of_descriptors};
 pub(crate) use fd_installer::{Completion, FdInstaller, Job, MemoryWrite, Outcome};
 pub(crate) use install::ReadRoom;
 pub(crate) use store::{SavedFiles, Store};

@@ -9,7 +9,7 @@ use binder_driver::{
     Caller, ContextId, Errno, Interrupt, Opener, ProcessId, Waiting, Wake, WriteRead,
 };
 use binder_uapi::BinderWriteRead;
-use owners::{Owner, Uid};
+use owners::{Exhausted, Owner, Uid};
 
 use super::{Due, OPENER, PendingIoctl, Requester, Server, Slice, THREAD};
 use crate::access_limits::Start;
@@ -105,19 +105,22 @@ impl Server {
         context: ContextId,
         Client { pid, view: pid_view, sigtrap }: Client,
     ) -> Result<OpenOut, i32> {
+        let euid = Uid(header.uid);
+        let owner = owner_of(pid, euid).map_err(|error| open_errno(&error))?;
+        self.host.check_open(owner).map_err(|why| {
+            let bound = match why {
+                Exhausted::Owner => "too many opens of devices",
+                Exhausted::All => "too few opens of devices are left for all",
+            };
+            self.warn_once("opens", || format!("{owner}: {bound}, refusing more (EMFILE)"));
+            libc::EMFILE
+        })?;
         let backing = self.make_backing(header.nodeid).map_err(|error| {
             self.warn_once("backing", || format!("pid {pid}: no buffer for its open: {error}"));
             open_errno(&error)
         })?;
-        let euid = Uid(header.uid);
-        let owner = owner_of(pid, euid).map_err(|error| open_errno(&error))?;
         let opener = Opener { pid, euid, owner };
-        let process = self.driver.open(context, opener).map_err(|errno| {
-            if errno == Errno::EMFILE {
-                self.warn_once("opens", || format!("uid {euid}: {errno}, refusing more"));
-            }
-            errno.code()
-        })?;
+        let process = self.driver.open(context, opener).map_err(Errno::code)?;
         if let Some(exit) = self.openers.stale(pid) {
             self.opener_gone(exit);
         }
@@ -200,14 +203,22 @@ impl Server {
     }
 
     /// A process that had opened devices has exited. Its opens that other processes have inherited
-    /// remain.
+    /// remain; those that only messages hold end, as nothing stays queued for them.
     pub(super) fn opener_gone(&mut self, exit: Exit) {
         for process in exit.processes {
             let key = self.host.key_of(process);
-            if let Some(open) = key.and_then(|key| self.host.opens.get_mut(key)) {
-                open.opener = OpenerState::Exited;
+            let Some(open) = key.and_then(|key| self.host.opens.get_mut(key)) else { continue };
+            open.opener = OpenerState::Exited;
+            // Its threads have exited, too. What was queued for one of them goes to the process.
+            let tids: Vec<u32> = open.calls.iter().map(|(tid, _)| tid).collect();
+            for tid in tids {
+                if let Some(exit) = self.threads.stale(tid) {
+                    self.thread_gone(exit);
+                }
             }
+            self.driver.opener_exited(&mut self.host, process);
         }
+        self.serve_wakes();
     }
 
     /// Refreshes the effective uid that receivers see, from the request of a thread of the opener's

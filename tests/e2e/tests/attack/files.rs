@@ -12,6 +12,7 @@ use crate::innocent::{Innocent, attacker};
 
 crate::attacks! {
     files_whose_close_blocks_do_not_delay_other_files
+    opens_that_only_their_own_messages_hold_end_with_their_process
 }
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -47,5 +48,17 @@ fn files_whose_close_blocks_do_not_delay_other_files(bus: &Bus) {
     attack.kill();
     // The other ends of the sockets are closed now.
     let settled = wait::until(PATIENCE, || (bus.descriptors() <= before).then_some(()));
+    assert!(settled.is_some(), "{} descriptors, {before} before", bus.descriptors());
+}
+
+fn opens_that_only_their_own_messages_hold_end_with_their_process(bus: &Bus) {
+    let innocent = Innocent::new(bus);
+    innocent.makes_calls(1);
+    let before = bus.descriptors();
+    let mut attack = attacker(bus, "binder", ATTACKER, &["opens-sent-to-themselves", "20"]);
+    innocent.makes_calls(100);
+    attack.expect("done");
+    attack.wait_for_success();
+    let settled = wait::until(wait::PATIENCE, || (bus.descriptors() <= before).then_some(()));
     assert!(settled.is_some(), "{} descriptors, {before} before", bus.descriptors());
 }
