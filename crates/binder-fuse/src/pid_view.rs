@@ -58,6 +58,14 @@ pub(crate) fn is_thread_of(pid: u32, tid: u32) -> bool {
     pid == tid || rustix::fs::stat(format!("/proc/{pid}/task/{tid}")).is_ok()
 }
 
+/// Whether a thread has CAP_KILL, in its own user namespace.
+pub(crate) fn has_cap_kill(tid: u32) -> bool {
+    const CAP_KILL: u32 = 5;
+    let status = std::fs::read_to_string(format!("/proc/{tid}/status")).unwrap_or_default();
+    let effective = field(&status, "CapEff:").and_then(|mask| u64::from_str_radix(mask, 16).ok());
+    effective.unwrap_or(0) >> CAP_KILL & 1 == 1
+}
+
 fn disposition(status: &str, signal: i32) -> Disposition {
     match signals(status, "SigIgn:") >> (signal - 1) & 1 {
         0 => Disposition::Other,

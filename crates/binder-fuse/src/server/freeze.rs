@@ -3,14 +3,17 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use binder_driver::{Caller, Errno, Freeze, FreezeId};
 use binder_uapi::BinderFreezeInfo;
 use headroom_linux::timer::Timer;
+use owners::Uid;
 use serde::{Deserialize, Serialize};
 
 use super::Server;
+use crate::pid_view;
 
 /// An errno internal to the kernel: the call is restarted after a signal, or fails with EINTR,
 /// depending on SA_RESTART.
@@ -106,6 +109,9 @@ impl Server {
         caller: Caller,
         info: BinderFreezeInfo,
     ) -> io::Result<()> {
+        if !self.may_freeze(caller, info.pid) {
+            return self.finish_freeze(unique, Err(Errno::EPERM));
+        }
         match self.driver.freeze(caller.process, info) {
             Freeze::Done(result) => self.finish_freeze(unique, result),
             Freeze::Waiting(id) => {
@@ -113,6 +119,15 @@ impl Server {
                 Ok(())
             }
         }
+    }
+
+    /// Whether the caller may signal the process whose opens it freezes or thaws. The caller's own
+    /// credentials cannot change while it waits for its request. Whatever becomes of the process
+    /// meanwhile, nothing but its opens is affected.
+    fn may_freeze(&self, caller: Caller, pid: u32) -> bool {
+        let of_pid = self.host.opens.values().filter(|open| open.pid == pid);
+        let mut others = of_pid.filter(|open| open.sender_euid != caller.euid).peekable();
+        others.peek().is_none() || may_signal(caller.tid, caller.euid, pid)
     }
 
     fn finish_freeze(&mut self, unique: u64, result: Result<(), Errno>) -> io::Result<()> {
@@ -153,4 +168,17 @@ impl Server {
         self.driver.freeze_interrupted(id);
         Some(self.channel.send(self.reply.ioctl(unique, -ERESTARTSYS, &[])))
     }
+}
+
+/// Whether a thread may signal a process of another user.
+fn may_signal(tid: u32, euid: Uid, pid: u32) -> bool {
+    let levels = |pid| match owners::reader::namespaces(Path::new("/proc"), pid) {
+        // A server without privileges sees its own namespace only.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Some(Vec::new()),
+        levels => levels.ok(),
+    };
+    let (Some(own), Some(target)) = (levels(tid), levels(pid)) else { return false };
+    // Innermost first: the target's namespaces below that of the caller.
+    let Some(below) = target.strip_suffix(&own[..]) else { return false };
+    below.last().is_some_and(|level| level.creator == euid) || pid_view::has_cap_kill(tid)
 }

@@ -96,6 +96,8 @@ fn act(device: &str, words: &[&str]) -> Outcome {
         ["files-cost", count] => number(count).and_then(|count| files_cost(device, count)),
         ["freeze", pid, timeout] => number(pid)
             .and_then(|pid| number(timeout).and_then(|timeout| freeze(device, pid, timeout))),
+        ["thaw", pid] => number(pid).and_then(|pid| thaw(device, pid)),
+        ["in-user-namespace", action @ ..] => unshare_user().and_then(|()| act(device, action)),
         ["whoami", uid] => user(uid).and_then(|uid| call_as(device, uid)),
         ["late-pages", uid, pages, ms] => {
             let (pages, after) = (number(pages)? as usize, Duration::from_millis(number(ms)?));
@@ -340,6 +342,21 @@ fn freeze(device: &str, pid: u64, timeout: u64) -> Outcome {
     let client = open(device)?;
     ready();
     client.freeze(pid as u32, timeout as u32).map_err(text)
+}
+
+fn thaw(device: &str, pid: u64) -> Outcome {
+    let client = open(device)?;
+    ready();
+    client.thaw(pid as u32).map_err(text)
+}
+
+/// Enters a user namespace of its own, where it has all capabilities.
+fn unshare_user() -> Outcome {
+    // SAFETY: plain numbers; the process has one thread.
+    match unsafe { libc::unshare(libc::CLONE_NEWUSER) } {
+        0 => Ok(()),
+        _ => Err(format!("cannot unshare: {}", std::io::Error::last_os_error())),
+    }
 }
 
 /// Becomes a context manager that accepts files and never reads.
