@@ -175,11 +175,16 @@ impl Drop for Mount {
         if self.helper.take().is_some() {
             return;
         }
-        // Lazy: it never waits for clients. The connection itself ends with the last descriptor of
-        // /dev/fuse, which aborts pending requests of clients.
-        if self.is_mounted()
-            && let Err(errno) = unmount(&self.path, UnmountFlags::DETACH)
-        {
+        if !self.is_mounted() {
+            return;
+        }
+        // Lazy: it never waits for clients. Forced: it aborts the connection, so that no close of
+        // an own open waits for this process to answer. Where that is refused, the connection ends
+        // with the last descriptor of /dev/fuse.
+        let flags = UnmountFlags::DETACH;
+        let unmounted = unmount(&self.path, flags | UnmountFlags::FORCE)
+            .or_else(|_| unmount(&self.path, flags));
+        if let Err(errno) = unmounted {
             tracing::warn!("{}: cannot unmount: {errno}", self.path.display());
         }
     }
@@ -292,4 +297,39 @@ fn clear_stale(path: &Path) -> Result<(), Error> {
             .map_err(fail(path, "cannot unmount a dead daemon's mount"))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn requests_do_not_wait_for_a_server_that_has_unmounted() {
+        if !test_support::privileged() {
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        // The connection stays open until the end of the test.
+        let connection = Channel::open().unwrap();
+        let mount = Mount::new(folder.path(), &connection, MountNamespace::Keep).unwrap();
+        let file = mount.path().join("file");
+        let (begins, begun) = channel();
+        let (ends, ended) = channel();
+        std::thread::spawn(move || {
+            let _ = begins.send(rustix::thread::gettid());
+            let _ = ends.send(std::fs::File::open(file).map_err(|error| error.raw_os_error()));
+        });
+        let stat = format!("/proc/self/task/{}/stat", begun.recv().unwrap().as_raw_nonzero());
+        // It waits once the request is pending: killable, or interruptible.
+        let waits = |stat: String| [") S ", ") D "].iter().any(|state| stat.contains(state));
+        while !waits(std::fs::read_to_string(&stat).unwrap()) {
+            std::thread::yield_now();
+        }
+        drop(mount);
+        let opened = ended.recv_timeout(Duration::from_secs(60)).expect("it waits for an answer");
+        assert!(opened.is_err(), "nothing serves it");
+    }
 }

@@ -57,6 +57,27 @@ fn a_daemon_killed_while_it_closes_its_own_opens_leaves_no_process_hanging() {
     });
 }
 
+/// At its exit, the daemon closes opens of its own bus, which wait for a reply that only it could
+/// send.
+#[test]
+fn a_daemon_that_is_stopped_with_its_own_opens_in_messages_leaves_no_process_hanging() {
+    for_each_mapping(3, |bus, _| {
+        let _deaf = peer(&bus, &["deaf"]);
+        let mut reader = peer(&bus, &["read"]);
+        reader.expect_asleep();
+        let client = open(&bus);
+        let mut session = Session::new(&client);
+        let opens: Vec<File> =
+            (0..OPENS).map(|_| File::open(bus.device("hwbinder")).unwrap()).collect();
+        let parcel = opens.iter().fold(Parcel::new(), |parcel, open| parcel.fd(open.as_fd()));
+        session.oneway(0, CALL, parcel.payload()).unwrap();
+        drop(opens);
+        bus.stop().unwrap();
+        let status = reader.wait();
+        assert_eq!(status.code(), Some(1), "{status}");
+    });
+}
+
 #[test]
 fn repeated_sigterm_does_not_end_the_guardian() {
     for_each_mapping(1, |bus, _| {
