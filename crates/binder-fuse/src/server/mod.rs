@@ -625,13 +625,19 @@ impl Server {
     }
 
     /// Queues a request. Requests without a reply are served at once, and so are those that a
-    /// client whose request is being served may wait for.
+    /// client whose request is being served may wait for. A signal for a call takes a turn of the
+    /// call's owner: it costs as much as a call, and threads can be signalled without pause.
     fn accept(&mut self, bytes: &[u8]) {
         let Ok(request) = Request::parse(bytes) else { return self.serve(bytes) };
         let mut is_call = false;
         let fh = match &request.operation {
-            Operation::Interrupt { .. }
-            | Operation::Read(_)
+            Operation::Interrupt { unique } => {
+                return match self.requester_of_call(*unique) {
+                    Some(requester) => self.queue.push(requester, StoredRequest::new(bytes)),
+                    None => self.serve(bytes),
+                };
+            }
+            Operation::Read(_)
             | Operation::Forget { .. }
             | Operation::BatchForget(_)
             | Operation::Destroy => return self.serve(bytes),
@@ -661,6 +667,13 @@ impl Server {
             Some(open) => Requester::of(open),
             None => Requester { account: Account::Filesystem, uid: Uid(header.uid) },
         }
+    }
+
+    /// Who made a BINDER_WRITE_READ that is parked or in the queue.
+    fn requester_of_call(&self, unique: u64) -> Option<Requester> {
+        let parked = self.parked.get(&unique);
+        let open = parked.and_then(|request| self.host.opens.get(request.key));
+        open.map(Requester::of).or_else(|| self.queue.requester(unique))
     }
 
     /// Serves queued requests in round-robin order.

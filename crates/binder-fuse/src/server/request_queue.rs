@@ -77,9 +77,9 @@ pub(super) struct RequestQueue {
     items: FairQueue<Account, Item>,
     /// These are served first.
     real_time: RealTimeCalls,
-    /// The `BINDER_WRITE_READ`s in the queue, by unique id. A withdrawn one is missing here, and
-    /// its item is skipped.
-    calls: HashMap<u64, Due>,
+    /// The `BINDER_WRITE_READ`s in the queue, by unique id, and who made them. A withdrawn one is
+    /// missing here, and its item is skipped.
+    calls: HashMap<u64, (Requester, Due)>,
     /// Number of requests that were not started.
     requests: usize,
 }
@@ -104,7 +104,7 @@ impl RequestQueue {
     pub(super) fn push_call(&mut self, requester: Requester, unique: u64, due: Due) {
         self.items.push(requester.account, requester.uid, 1, Item::Call(unique));
         self.requests += usize::from(matches!(due, Due::Request(_)));
-        self.calls.insert(unique, due);
+        self.calls.insert(unique, (requester, due));
     }
 
     /// Adds a `BINDER_WRITE_READ` of a thread with this real-time priority.
@@ -117,7 +117,7 @@ impl RequestQueue {
     ) {
         self.real_time.push(level, requester, unique);
         self.requests += 1;
-        self.calls.insert(unique, Due::Request(request));
+        self.calls.insert(unique, (requester, Due::Request(request)));
     }
 
     /// A call that [`pop`](Self::pop) returned out of turn was served.
@@ -128,9 +128,14 @@ impl RequestQueue {
     /// Removes and returns a `BINDER_WRITE_READ`, since its caller has a signal. `None`: it is not
     /// in the queue.
     pub(super) fn withdraw(&mut self, unique: u64) -> Option<Due> {
-        let due = self.calls.remove(&unique)?;
+        let (_, due) = self.calls.remove(&unique)?;
         self.requests -= usize::from(matches!(due, Due::Request(_)));
         Some(due)
+    }
+
+    /// Who made a `BINDER_WRITE_READ` in the queue.
+    pub(super) fn requester(&self, unique: u64) -> Option<Requester> {
+        self.calls.get(&unique).map(|&(requester, _)| requester)
     }
 
     /// Removes and returns the next item, with the owner to charge if it is served out of turn.
@@ -177,7 +182,7 @@ impl RequestQueue {
 
     /// The slices, in no order.
     pub(super) fn slices(&self) -> impl Iterator<Item = &Slice> {
-        self.calls.values().filter_map(|due| match due {
+        self.calls.values().filter_map(|(_, due)| match due {
             Due::Slice(slice) => Some(slice),
             Due::Request(_) => None,
         })
@@ -228,6 +233,17 @@ mod tests {
         queue.push(of(Uid(2)), request("innocent"));
         assert_eq!(queue.len(), 1001);
         assert_eq!(drain(&mut queue)[..3], ["flood", "innocent", "flood"]);
+    }
+
+    #[test]
+    fn an_interrupt_takes_the_turn_of_the_call_that_it_ends() {
+        let mut queue = RequestQueue::new();
+        queue.push_call(of(Uid(1)), 5, Due::Request(request("call")));
+        queue.push(of(Uid(1)), request("call of another thread"));
+        queue.push(queue.requester(5).unwrap(), request("interrupt"));
+        queue.push(of(Uid(2)), request("innocent"));
+        assert!(queue.requester(6).is_none());
+        assert_eq!(drain(&mut queue)[..3], ["call", "innocent", "call of another thread"]);
     }
 
     #[test]
