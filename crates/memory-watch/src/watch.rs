@@ -12,6 +12,7 @@ use std::collections::HashSet;
 use std::os::fd::BorrowedFd;
 
 use memory_ledger::{AccountId, Comm, Count, ProcessId, Uid};
+use owners::Owner;
 
 use crate::error::NotifierError;
 
@@ -251,6 +252,15 @@ impl ProcessSample {
     /// Linux of today).
     pub fn start_ticks(&self) -> u64 {
         self.start_time_ns / crate::process::NS_PER_TICK
+    }
+
+    /// The owner of the process. Its namespace is not known, so each uid of a container that root
+    /// created counts as an owner.
+    pub fn owner(&self) -> Owner {
+        match self.namespace_owner {
+            Uid::ROOT => Owner::User(self.uid),
+            creator => Owner::User(creator),
+        }
     }
 
     /// Identifies this process uniquely: another start time with the same tgid is another process.

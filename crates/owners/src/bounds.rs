@@ -221,6 +221,15 @@ pub const SELF_SET_LIMITS: Bound = Bound {
     beyond: "the request is refused with the reason",
 };
 
+/// Threads that are blocked in a file of a process whose owner does not let it be read.
+pub const USAGE_READERS: Bound = Bound {
+    name: "usage-readers",
+    daemon: Daemon::Oomd,
+    resource: "threads that are blocked in files of processes",
+    share: Share::Slots(QuotaSize { slots: 64, reserved: 8, of_an_owner: 4 }),
+    beyond: "the owner's processes are not read, and count in full",
+};
+
 /// Time of the binder event loop for blocked accesses to clients' memory. Each access delays one
 /// call of the other clients by some milliseconds; this bounds it to a few calls at once, and to
 /// one call a second.
@@ -376,6 +385,7 @@ pub const ALL: &[Bound] = &[
     LEASE_TIME,
     LEASE_ACCEPTS,
     SELF_SET_LIMITS,
+    USAGE_READERS,
     BLOCKED_ACCESS_TIME,
     BLOCKED_THREADS,
     CALL_SLICES,

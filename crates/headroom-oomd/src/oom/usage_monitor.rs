@@ -107,7 +107,7 @@ impl UsageMonitor {
         let holder = |sample: &ProcessSample| Holder {
             id: sample.id(),
             uid: sample.uid,
-            owner: sample.namespace_owner,
+            owner: sample.owner(),
         };
         // If the queue is full, the search is due again at the next look.
         if worker.search_files(samples.iter().map(holder).collect()).is_ok() {
@@ -325,6 +325,7 @@ fn member(accounts: &Accounts, account: AccountId, sample: &ProcessSample) -> Op
     Some(Member {
         id: sample.id(),
         uid: sample.uid,
+        owner: sample.owner(),
         charged_bytes: rss_bytes + swap_bytes,
         shmem_bytes: if count.shmem { sample.shmem_pages * page_bytes } else { 0 },
         page_table_bytes: sample.page_table_bytes,

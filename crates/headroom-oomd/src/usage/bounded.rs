@@ -1,8 +1,9 @@
 //! Reads a process or a slice within a bounded time.
 //!
-//! Reading `smaps_rollup` or `maps` waits for the process's mmap lock, reading `memory.stat` for
-//! the statistics of all cgroups below. A read cannot be interrupted, so a reader thread does it,
-//! which is abandoned after a timeout and exits when the read has ended.
+//! Reading `smaps_rollup`, `maps` or `fd/N` waits for the process's mmap lock or for its `execve`,
+//! reading `memory.stat` for the statistics of all cgroups below. A read cannot be interrupted, so a
+//! reader thread does it, which is abandoned after a timeout and exits when the read has ended. An
+//! owner whose processes block all readers that it may block only makes its own processes unread.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,7 +15,8 @@ use std::time::{Duration, Instant};
 use headroom_linux::clock;
 use memory_ledger::Uid;
 use memory_watch::cgroups::Cgroups;
-use memory_watch::process::{FileId, FileRange, Proc, SmapsRollup};
+use memory_watch::process::{FileId, FileRange, HeldFile, Proc, SmapsRollup};
+use owners::{Owner, Quota, bounds};
 use rustix::time::ClockId;
 
 use super::slice::{SliceQuery, slice_bytes};
@@ -25,8 +27,6 @@ const LOCK_PATIENCE: Duration = Duration::from_millis(50);
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Timeout for a slice: users choose the size of their slices, and other accounts wait.
 const SLICE_PATIENCE: Duration = Duration::from_millis(200);
-/// Maximum number of abandoned readers; above it nothing is read until one has exited.
-const MOST_LEFT: usize = 8;
 
 /// Maximum number of questions that a reader is sent at a time.
 pub(super) const BATCH: usize = 16;
@@ -40,6 +40,8 @@ pub(super) enum Question {
     Ranges(u32),
     /// The mapped size of these files in a process; ascending.
     Mapped(u32, Arc<[FileId]>),
+    /// The files that a process holds open; checks at most this number of descriptors.
+    OpenFiles(u32, usize),
     /// The charge of a user's slice.
     Slice(Arc<Cgroups>, SliceQuery),
 }
@@ -54,7 +56,10 @@ enum Subject {
 impl Question {
     fn subject(&self) -> Subject {
         match self {
-            Self::Rollup(pid) | Self::Ranges(pid) | Self::Mapped(pid, _) => Subject::Process(*pid),
+            Self::Rollup(pid)
+            | Self::Ranges(pid)
+            | Self::Mapped(pid, _)
+            | Self::OpenFiles(pid, _) => Subject::Process(*pid),
             Self::Slice(_, query) => Subject::Slice(query.uid),
         }
     }
@@ -73,6 +78,10 @@ impl Question {
             Self::Mapped(pid, files) => {
                 let wanted = |file| files.binary_search(&file).is_ok();
                 proc.mapped_of(pid, &wanted).ok().map(Answer::Mapped)
+            }
+            Self::OpenFiles(pid, most) => {
+                let (files, checked) = proc.open_files(pid, most).ok()?;
+                Some(Answer::OpenFiles { files, checked })
             }
             Self::Slice(cgroups, query) => Some(Answer::Slice(slice_bytes(&cgroups, proc, &query))),
         }
@@ -95,6 +104,11 @@ pub(super) enum Answer {
     Exited,
     Ranges(Vec<FileRange>),
     Mapped(BTreeMap<FileId, u64>),
+    OpenFiles {
+        files: Vec<HeldFile>,
+        /// Descriptors that were checked.
+        checked: usize,
+    },
     /// See [`slice_bytes`].
     Slice(Option<u64>),
 }
@@ -136,14 +150,29 @@ impl Reader {
     }
 }
 
+/// A reader that was abandoned.
+struct Abandoned {
+    subject: Subject,
+    /// Of the process or slice that blocks it.
+    owner: Owner,
+    ended: Arc<AtomicBool>,
+}
+
 /// Reads processes and slices, each with a timeout.
-#[derive(Default)]
 pub(super) struct BoundedReader {
     reader: Option<Reader>,
-    /// Abandoned readers.
-    left: Vec<(Subject, Arc<AtomicBool>)>,
+    abandoned: Vec<Abandoned>,
+    /// Abandoned readers of each owner.
+    blocked: Quota,
     /// CPU time of all reads since the last [`take_cpu_ns`](Self::take_cpu_ns), nanoseconds.
     cpu_ns: u64,
+}
+
+impl Default for BoundedReader {
+    fn default() -> Self {
+        let blocked = Quota::new(bounds::USAGE_READERS.slots());
+        Self { reader: None, abandoned: Vec::new(), blocked, cpu_ns: 0 }
+    }
 }
 
 impl BoundedReader {
@@ -157,21 +186,22 @@ impl BoundedReader {
         self.cpu_ns
     }
 
-    /// Reads an object. `None`: it cannot be read, or the read has timed out.
-    pub(super) fn read(&mut self, question: Question) -> Option<Answer> {
-        self.read_all(&[question]).pop().flatten()
+    /// Reads an object of this owner. `None`: it cannot be read, or the read has timed out.
+    pub(super) fn read(&mut self, owner: Owner, question: Question) -> Option<Answer> {
+        self.read_all(&[(owner, question)]).pop().flatten()
     }
 
     /// Reads objects; the answers are those of [`read`](Self::read), in the same order. The reader
     /// does not wait for the caller between two of them: on a busy machine each switch between the
     /// threads takes milliseconds.
-    pub(super) fn read_all(&mut self, questions: &[Question]) -> Vec<Option<Answer>> {
+    pub(super) fn read_all(&mut self, questions: &[(Owner, Question)]) -> Vec<Option<Answer>> {
         let mut answers = Vec::with_capacity(questions.len());
         while let Some(question) = questions.get(answers.len()) {
-            self.left.retain(|(_, ended)| !ended.load(Ordering::Acquire));
-            let readable = |question: &&Question| {
+            self.forget_ended();
+            let readable = |(owner, question): &&(Owner, Question)| {
                 let subject = question.subject();
-                self.left.len() < MOST_LEFT && self.left.iter().all(|(of, _)| *of != subject)
+                self.blocked.check(*owner, uid_of(*owner)).is_ok()
+                    && self.abandoned.iter().all(|reader| reader.subject != subject)
             };
             if !readable(&question) {
                 answers.push(None);
@@ -182,10 +212,10 @@ impl BoundedReader {
                 continue;
             };
             let rest = &questions[answers.len()..];
-            let batch: Vec<&Question> = rest.iter().take(BATCH).take_while(readable).collect();
-            for question in &batch {
+            let batch: Vec<&(Owner, Question)> = rest.iter().take(BATCH).take_while(readable).collect();
+            for (_, question) in &batch {
                 // Fails if the reader has panicked; then no answer is received, either.
-                let _ = reader.questions.send((*question).clone());
+                let _ = reader.questions.send(question.clone());
             }
             self.receive(reader, &batch, &mut answers);
         }
@@ -193,13 +223,19 @@ impl BoundedReader {
     }
 
     /// Receives the answers to a batch of questions, up to the first that times out.
-    fn receive(&mut self, reader: Reader, batch: &[&Question], answers: &mut Vec<Option<Answer>>) {
-        for question in batch {
+    fn receive(
+        &mut self,
+        reader: Reader,
+        batch: &[&(Owner, Question)],
+        answers: &mut Vec<Option<Answer>>,
+    ) {
+        for (owner, question) in batch {
             let subject = question.subject();
             let Some(Answered { answer, cpu_ns }) = reader.wait(subject.patience()) else {
                 tracing::debug!(?subject, "does not answer in time");
                 // The reader thread exits after its read, whose result is dropped.
-                self.left.push((subject, reader.ended));
+                self.blocked.insert(*owner, uid_of(*owner));
+                self.abandoned.push(Abandoned { subject, owner: *owner, ended: reader.ended });
                 answers.push(None);
                 return;
             };
@@ -207,6 +243,25 @@ impl BoundedReader {
             answers.push(answer);
         }
         self.reader = Some(reader);
+    }
+
+    fn forget_ended(&mut self) {
+        let blocked = &mut self.blocked;
+        self.abandoned.retain(|Abandoned { owner, ended, .. }| {
+            let is_blocked = !ended.load(Ordering::Acquire);
+            if !is_blocked {
+                blocked.give_back(*owner, uid_of(*owner));
+            }
+            is_blocked
+        });
+    }
+}
+
+/// The quota is not divided among the uids of an owner: measurements are of accounts.
+fn uid_of(owner: Owner) -> Uid {
+    match owner {
+        Owner::User(uid) => uid,
+        Owner::Namespace(_) => Uid::NONE,
     }
 }
 
@@ -240,4 +295,49 @@ fn start() -> io::Result<Reader> {
 /// CPU time of this thread, nanoseconds.
 pub(super) fn thread_cpu_ns() -> u64 {
     clock::now_ns(ClockId::ThreadCPUTime)
+}
+
+#[cfg(test)]
+mod tests {
+    use memory_ledger::Count;
+    use rustix::fs::{CWD, Mode};
+
+    use super::*;
+
+    #[test]
+    fn an_owner_blocks_its_part_of_the_readers_only() {
+        let machine = tempfile::tempdir().unwrap();
+        let cgroups = Arc::new(Cgroups::at(machine.path().to_owned()));
+        let part = bounds::USAGE_READERS.slots().of_an_owner;
+        let uids: Vec<Uid> = (0..2 * part as u32).map(Uid).collect();
+        let statistics =
+            |uid: &Uid| machine.path().join(format!("user.slice/user-{uid}.slice/memory.stat"));
+        for uid in &uids {
+            let file = statistics(uid);
+            let folder = file.parent().unwrap();
+            std::fs::create_dir_all(folder).unwrap();
+            std::fs::write(folder.join("cgroup.procs"), "").unwrap();
+            rustix::fs::mkfifoat(CWD, &file, Mode::RWXU).unwrap();
+        }
+        let (hostile, other) = (Owner::User(Uid(1000)), Owner::User(Uid(1001)));
+        let mut reader = BoundedReader::default();
+        for uid in &uids {
+            let (pids, count) = (Vec::new(), Count::default());
+            let query = SliceQuery { uid: *uid, pids, count, tolerated_bytes: 0 };
+            assert!(reader.read(hostile, Question::Slice(cgroups.clone(), query)).is_none());
+        }
+        assert_eq!(reader.blocked.held(hostile), part);
+        assert!(reader.read(hostile, Question::Rollup(std::process::id())).is_none());
+        let end = Instant::now() + Duration::from_secs(60);
+        // On a busy machine a read may be late.
+        while reader.read(other, Question::Rollup(std::process::id())).is_none() {
+            assert!(Instant::now() < end, "another owner's process is not read");
+        }
+        for uid in &uids[..part] {
+            drop(std::fs::OpenOptions::new().write(true).open(statistics(uid)).unwrap());
+        }
+        while reader.read(hostile, Question::Rollup(std::process::id())).is_none() {
+            assert!(Instant::now() < end, "readers that have ended still count");
+        }
+    }
 }

@@ -12,6 +12,7 @@ use headroom_linux::clock::monotonic_ns;
 use memory_ledger::measurement::OLDEST_MS;
 use memory_ledger::{AccountId, Order};
 use memory_watch::cgroups::Cgroups;
+use owners::Owner;
 
 use super::bounded::{Answer, BoundedReader, Question};
 use super::slice::SliceQuery;
@@ -56,7 +57,8 @@ impl Controller {
         let known = self.accounts.entry(order.account).or_default();
         let now_ns = monotonic_ns();
         if now_ns >= known.retry_ns {
-            match reader.read(Question::Slice(Arc::clone(cgroups), query)) {
+            let owner = Owner::User(query.uid);
+            match reader.read(owner, Question::Slice(Arc::clone(cgroups), query)) {
                 Some(Answer::Slice(charged)) => {
                     let difference = |bytes: u64| bytes as i64 - order.summed_bytes as i64;
                     known.latest = charged.map(|bytes| (difference(bytes), now_ns));

@@ -10,7 +10,10 @@ use memory_ledger::measurement::READ_MS;
 use memory_ledger::{
     AccountId, ControllerUse, Count, Effort, Measurement, Order, ProcessId, Uid, UsageSource,
 };
-use memory_watch::process::{FileId, FileRange, HeldFile, Proc, SmapsRollup, TmpfsDevices};
+use memory_watch::process::{
+    FileId, FileRange, HeldFile, Proc, SmapsRollup, Storage, TmpfsDevices,
+};
+use owners::Owner;
 
 use super::bound::{Bound, Parts};
 use super::bounded::{Answer, BATCH, BoundedReader, Question, thread_cpu_ns};
@@ -31,6 +34,8 @@ pub struct Member {
     pub id: ProcessId,
     /// The user of that process.
     pub uid: Uid,
+    /// Its owner.
+    pub owner: Owner,
     /// Memory charged for the address space, bytes.
     pub charged_bytes: u64,
     /// The part of `charged_bytes` that is shared memory; 0 if the account does not count it.
@@ -130,7 +135,21 @@ impl Measurer {
     /// The memory of the files that each process holds open, bytes.
     pub(super) fn search_files(&mut self, holders: &[Holder]) -> BTreeMap<ProcessId, u64> {
         self.devices.forget_mounts();
-        held_bytes(holders, &self.proc, &mut self.devices)
+        held_bytes(holders, |holder, left| self.memory_files(holder.owner, holder.id.pid, left))
+    }
+
+    /// The memory files that a process holds open, once per descriptor; `left` is the number of
+    /// descriptors that may still be checked.
+    fn memory_files(&mut self, owner: Owner, pid: u32, left: &mut usize) -> Vec<HeldFile> {
+        let Some(Answer::OpenFiles { mut files, checked }) =
+            self.reader.read(owner, Question::OpenFiles(pid, *left))
+        else {
+            return Vec::new();
+        };
+        *left -= checked;
+        let (devices, proc) = (&mut self.devices, &self.proc);
+        files.retain(|file| devices.storage(file.id, proc, pid) == Storage::Memory);
+        files
     }
 
     pub(super) fn measure(&mut self, request: Request) -> Measurement {
@@ -237,8 +256,10 @@ impl Measurer {
         let sharers = members.iter().take_while(|member| member.shmem_bytes > 0).count();
         for batch in members[..sharers].chunks(BATCH) {
             let wanted = left > order.tolerated_bytes && self.affords(order, begun_ns);
-            let questions: Vec<Question> =
-                batch.iter().map(|member| Question::Ranges(member.id.pid)).collect();
+            let questions: Vec<(Owner, Question)> = batch
+                .iter()
+                .map(|member| (member.owner, Question::Ranges(member.id.pid)))
+                .collect();
             let answers = if wanted { self.reader.read_all(&questions) } else { Vec::new() };
             let mut answers = answers.into_iter();
             for member in batch {
@@ -340,24 +361,20 @@ impl Measurer {
     }
 
     fn rollups(&mut self, members: &[Member]) -> Vec<Option<Answer>> {
-        let questions: Vec<Question> =
-            members.iter().map(|member| Question::Rollup(member.id.pid)).collect();
+        let questions: Vec<(Owner, Question)> = members
+            .iter()
+            .map(|member| (member.owner, Question::Rollup(member.id.pid)))
+            .collect();
         self.reader.read_all(&questions)
     }
 
     /// The size of each tmpfs file and memfd that the account's users own and hold open, bytes.
     fn open_files(&mut self, members: &[Member]) -> BTreeMap<FileId, u64> {
         let owners: BTreeSet<Uid> = members.iter().map(|member| member.uid).collect();
-        let (mut files, mut found) = (BTreeMap::new(), Vec::new());
-        let mut left = MOST_DESCRIPTORS;
+        let (mut files, mut left) = (BTreeMap::new(), MOST_DESCRIPTORS);
         for member in members {
-            let most = left;
-            let looked_at = self
-                .proc
-                .held_files(member.id.pid, most, &mut self.devices, &mut found)
-                .unwrap_or(0);
-            left -= looked_at;
-            let own = found.drain(..).filter(|file| owners.contains(&file.owner));
+            let found = self.memory_files(member.owner, member.id.pid, &mut left);
+            let own = found.into_iter().filter(|file| owners.contains(&file.owner));
             files.extend(own.map(|HeldFile { id, bytes, .. }| (id, bytes)));
         }
         files
@@ -388,7 +405,7 @@ impl Measurer {
         let ids: Arc<[FileId]> = files.keys().copied().collect();
         for member in members.iter().filter(|member| member.shmem_bytes > 0) {
             let question = Question::Mapped(member.id.pid, Arc::clone(&ids));
-            let answer = self.reader.read(question);
+            let answer = self.reader.read(member.owner, question);
             let Some(Answer::Mapped(mapped)) = answer else { continue };
             let mut listed_bytes = member.shmem_bytes;
             for (id, mapped) in mapped {
@@ -474,6 +491,7 @@ mod tests {
         let listed_with = |shmem_bytes| Member {
             id: ProcessId { pid: std::process::id(), start_time: 0 },
             uid: Uid(0),
+            owner: Owner::User(Uid(0)),
             charged_bytes: shmem_bytes,
             shmem_bytes,
             page_table_bytes: 0,

@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 
 use memory_ledger::{ProcessId, Uid};
-use memory_watch::process::{FileId, Proc, TmpfsDevices};
+use memory_watch::process::{FileId, HeldFile};
+use owners::Owner;
 
 use super::measure::MOST_DESCRIPTORS;
 
@@ -15,8 +16,8 @@ pub struct Holder {
     pub id: ProcessId,
     /// Its real uid: only files of this user count.
     pub uid: Uid,
-    /// The owner of its user namespace, which shares one budget of descriptors.
-    pub owner: Uid,
+    /// Its owner, whose processes share one budget of descriptors.
+    pub owner: Owner,
 }
 
 /// A memory file and the processes of its owner that hold it open.
@@ -27,19 +28,18 @@ struct OpenFile {
 }
 
 /// The memory of the files that each process holds open, bytes. A file of several processes is
-/// divided among them: the end of one frees nothing.
+/// divided among them: the end of one frees nothing. `read` returns the memory files of a process,
+/// and takes the number of descriptors that it checks off the budget.
 pub(super) fn held_bytes(
     holders: &[Holder],
-    proc: &Proc,
-    devices: &mut TmpfsDevices,
+    mut read: impl FnMut(&Holder, &mut usize) -> Vec<HeldFile>,
 ) -> BTreeMap<ProcessId, u64> {
-    let mut left: BTreeMap<Uid, usize> = BTreeMap::new();
+    let mut left: BTreeMap<Owner, usize> = BTreeMap::new();
     let mut files: BTreeMap<FileId, OpenFile> = BTreeMap::new();
-    let mut found = Vec::new();
-    for Holder { id, uid, owner } in holders {
+    for holder in holders {
+        let Holder { id, uid, owner } = holder;
         let left = left.entry(*owner).or_insert(MOST_DESCRIPTORS);
-        *left -= proc.held_files(id.pid, *left, devices, &mut found).unwrap_or(0);
-        for file in found.drain(..).filter(|file| file.owner == *uid) {
+        for file in read(holder, left).into_iter().filter(|file| file.owner == *uid) {
             let open = files.entry(file.id).or_default();
             open.bytes = file.bytes;
             // Once, however many descriptors of a file the process has.
@@ -62,7 +62,10 @@ pub(super) fn held_bytes(
 mod tests {
     use rustix::fs::{MemfdFlags, memfd_create};
 
+    use super::super::measure::Measurer;
     use super::*;
+
+    const OWNER: Owner = Owner::User(Uid(1000));
 
     #[test]
     fn a_file_is_divided_among_the_processes_of_its_owner() {
@@ -70,9 +73,8 @@ mod tests {
         rustix::io::write(&memfd, &[1; 64 << 10]).unwrap();
         let (own, uid) = (std::process::id(), Uid(rustix::process::getuid().as_raw()));
         let holder =
-            |pid, uid| Holder { id: ProcessId { pid, start_time: 1 }, uid, owner: Uid(1000) };
-        let held =
-            |holders: &[Holder]| held_bytes(holders, &Proc::default(), &mut TmpfsDevices::new());
+            |pid, uid| Holder { id: ProcessId { pid, start_time: 1 }, uid, owner: OWNER };
+        let held = |holders: &[Holder]| Measurer::new().search_files(holders);
         let before = held(&[holder(own, uid)]).into_values().sum::<u64>();
         assert!(before >= 64 << 10, "{before}");
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();

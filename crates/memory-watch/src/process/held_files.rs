@@ -1,7 +1,7 @@
 //! `/proc/<pid>/fd`: files in memory (memfds, tmpfs files) that a process holds open.
 //!
 //! This module never waits for a file server: a user can open files of a FUSE filesystem that never
-//! replies.
+//! replies. It waits for a process in `execve`.
 
 use std::collections::BTreeMap;
 
@@ -93,18 +93,12 @@ impl TmpfsDevices {
 }
 
 impl Proc {
-    /// Appends the memory files that a process holds open to `out`, once per open descriptor.
-    /// Checks at most `most` descriptors; returns how many were checked.
-    pub fn held_files(
-        &self,
-        pid: u32,
-        most: usize,
-        devices: &mut TmpfsDevices,
-        out: &mut Vec<HeldFile>,
-    ) -> Result<usize, ReadError> {
+    /// The files that a process holds open and that may be in memory, once per open descriptor.
+    /// Checks at most `most` descriptors; also returns how many were checked.
+    pub fn open_files(&self, pid: u32, most: usize) -> Result<(Vec<HeldFile>, usize), ReadError> {
         let folder = self.root.join(pid.to_string()).join("fd");
         let entries = std::fs::read_dir(&folder).map_err(|e| ReadError::io(&folder, e))?;
-        let mut looked_at = 0;
+        let (mut files, mut looked_at) = (Vec::new(), 0);
         for entry in entries.flatten().take(most) {
             looked_at += 1;
             let wanted = StatxFlags::TYPE | StatxFlags::UID | StatxFlags::INO | StatxFlags::BLOCKS;
@@ -115,11 +109,11 @@ impl Proc {
             let device = rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor);
             let id = FileId { device, inode: stat.stx_ino };
             let is_file = FileType::from_raw_mode(stat.stx_mode.into()) == FileType::RegularFile;
-            if is_file && stat.stx_blocks > 0 && devices.storage(id, self, pid) == Storage::Memory {
-                out.push(HeldFile { id, owner: Uid(stat.stx_uid), bytes: stat.stx_blocks * 512 });
+            if is_file && stat.stx_blocks > 0 && !id.is_on_disk() {
+                files.push(HeldFile { id, owner: Uid(stat.stx_uid), bytes: stat.stx_blocks * 512 });
             }
         }
-        Ok(looked_at)
+        Ok((files, looked_at))
     }
 }
 
@@ -133,14 +127,13 @@ mod tests {
         let memfd = rustix::fs::memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
         assert_eq!(rustix::io::write(&memfd, &[1; 8192]), Ok(8192));
         let stat = rustix::fs::fstat(&memfd).unwrap();
-        let (own, mut devices) = (std::process::id(), TmpfsDevices::new());
-        let mut held = Vec::new();
-        let looked_at = Proc::default().held_files(own, 1000, &mut devices, &mut held).unwrap();
+        let (own, proc) = (std::process::id(), Proc::default());
+        let (held, looked_at) = proc.open_files(own, 1000).unwrap();
         assert!(looked_at > 3);
         let id = FileId { device: stat.st_dev, inode: stat.st_ino };
         let found = held.iter().find(|file| file.id == id).unwrap();
         assert_eq!((found.bytes, found.owner), (8192, Uid(stat.st_uid)));
-        let none = Proc::default().held_files(own, 0, &mut devices, &mut held).unwrap();
-        assert_eq!(none, 0);
+        assert_eq!(TmpfsDevices::new().storage(id, &proc, own), Storage::Memory);
+        assert_eq!(proc.open_files(own, 0).unwrap(), (Vec::new(), 0));
     }
 }
