@@ -26,7 +26,7 @@ use memory_watch::{
     Backend, Charge, Charged, Event, Killed, NotifierError, Precision, ProcessSample, Reconciled,
     SlotLimit, UnarmedKills, Usage, Watch,
 };
-use reclaim::Reaper;
+use reclaim::{Reaper, Victim};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix,
@@ -163,15 +163,12 @@ impl Process {
     }
 
     fn sample(&self, pages: u64) -> ProcessSample {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.0.id())).unwrap();
-        let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
-        let ticks: u64 = fields[19].parse().unwrap();
         let mut comm = [0; 16];
         comm[..5].copy_from_slice(b"sleep");
         ProcessSample {
             tgid: self.0.id(),
             uid: UID,
-            start_time_ns: ticks * memory_watch::process::NS_PER_TICK,
+            start_number: Victim::open(self.0.id()).unwrap().identity().start_number,
             anon_pages: pages,
             comm,
             ..ProcessSample::default()

@@ -10,14 +10,14 @@ use crate::account_id::{AccountId, Uid};
 /// allocates in bursts, short enough that a process which has stopped growing is soon spared.
 pub const WINDOW_NS: u64 = 4_000_000_000;
 
-/// Identifies a process uniquely: pids are reused, a pid with its start time is not.
+/// Identifies a process uniquely: pids are reused, a pid with its start is not.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 pub struct ProcessId {
     /// Process (thread group) id.
     pub pid: u32,
-    /// Start time, in a unit that the reader chooses; only compared.
+    /// Increases with each start of a process, in a unit that the reader chooses; only compared.
     pub start_time: u64,
 }
 

@@ -61,7 +61,7 @@ struct kill {
 	u32 by;
 	u32 tgid;
 	u32 uid;
-	u64 start_ns;
+	u64 start_number;
 	u64 mm;
 	s64 pages;
 	char comm[16]; /* of the process's leader */
@@ -81,7 +81,7 @@ static __always_inline bool report_event(struct slot *slot, u32 kind, s64 pages,
 	event->time_ns = bpf_ktime_get_ns();
 	event->killed_by = kill ? kill->by : KILLED_NONE;
 	event->killed_tgid = kill ? kill->tgid : 0;
-	event->killed_start_ns = kill ? kill->start_ns : 0;
+	event->killed_start_number = kill ? kill->start_number : 0;
 	event->killed_pages = kill ? kill->pages : 0;
 	event->stale = stale;
 	event->killed_uid = kill ? kill->uid : 0;
@@ -129,7 +129,7 @@ static __always_inline bool is_armed_task(struct task_struct *task, struct slot 
 					  struct armed *victim)
 {
 	return BPF_CORE_READ(task, tgid) == (s32)victim->tgid &&
-	       BPF_CORE_READ(task, group_leader, start_boottime) == victim->start_ns &&
+	       start_number(task) == victim->start_number &&
 	       pays_into(task, slot);
 }
 
@@ -153,7 +153,7 @@ static __always_inline void note_victim(struct kill *kill, struct task_struct *t
 	kill->by = by;
 	kill->tgid = BPF_CORE_READ(task, tgid);
 	kill->uid = probed_uid_of(task);
-	kill->start_ns = BPF_CORE_READ(task, group_leader, start_boottime);
+	kill->start_number = start_number(task);
 	kill->mm = (u64)BPF_CORE_READ(task, mm);
 	BPF_CORE_READ_INTO(&kill->comm, task, group_leader, comm);
 }
@@ -252,7 +252,7 @@ static __always_inline s64 certain(struct slot *slot, struct cause *cause, s64 l
  * The account is above the hard limit. One victim per user at a time: the task that takes the latch may kill;
  * only the daemon releases the latch. A failed signal releases it too, and the next event tries again.
  *
- * Armed: kills only the armed process, identified by tgid, start time and uid, whatever task is running.
+ * Armed: kills only the armed process, identified by tgid, start number and uid, whatever task is running.
  * Not armed (or the armed process has exited): kills the user's largest process, in its own fault or,
  * where the kernel can, in another's. A change made from outside (fork, exec, reclaim) never kills
  * a process that is not armed.

@@ -88,6 +88,7 @@ struct upid {
 };
 
 struct pid {
+	u64 ino; /* since Linux 6.9 */
 	struct upid numbers[1];
 };
 

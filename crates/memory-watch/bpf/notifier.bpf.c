@@ -201,7 +201,7 @@ int snapshot(struct bpf_iter__task *ctx)
 	signal = task->signal;
 	group = signal->pids[PIDTYPE_PGID];
 	sample.mm = (u64)mm;
-	sample.start_ns = leader->start_boottime;
+	sample.start_number = start_number(task);
 	sample.tgid = task->tgid;
 	sample.parent_tgid = leader->real_parent->tgid;
 	sample.uid = leader->real_cred->uid.val;

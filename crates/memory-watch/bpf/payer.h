@@ -54,6 +54,17 @@ static __always_inline u32 probed_namespace_owner(struct task_struct *task, u32 
 	return level <= 0 ? uid : creator_of_outermost(ns, level);
 }
 
+/*
+ * Identifies a process together with its pid, and increases with each start: the number that its pidfd shows, which the
+ * daemon can read while the process hangs in execve; its start time before Linux 6.9. By probe reads.
+ */
+static __always_inline u64 start_number(struct task_struct *task)
+{
+	if (!bpf_core_field_exists(struct pid, ino))
+		return BPF_CORE_READ(task, group_leader, start_boottime);
+	return BPF_CORE_READ(task, signal, pids[PIDTYPE_TGID], ino);
+}
+
 /* The user that a process is charged to: the owner of its namespace if that has a limit, else the uid. */
 struct payer {
 	u32 uid;

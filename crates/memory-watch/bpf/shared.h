@@ -28,7 +28,7 @@ enum { ZONE_FAR = 0, ZONE_NEAR = 1 };
 struct armed {
 	u32 tgid;
 	u32 unused;
-	u64 start_ns;
+	u64 start_number;
 };
 
 /* One limited user, or several that share a limit. */
@@ -84,7 +84,7 @@ struct event {
 	u64 time_ns;
 	u32 killed_by;
 	u32 killed_tgid;
-	u64 killed_start_ns;
+	u64 killed_start_number;
 	u64 killed_pages;
 	u32 stale;
 	u32 killed_uid;
@@ -94,7 +94,7 @@ struct event {
 /* One process, as the snapshot iterator writes it. */
 struct sample {
 	u64 mm;
-	u64 start_ns;
+	u64 start_number;
 	s64 pages[4];
 	u32 tgid;
 	u32 parent_tgid;

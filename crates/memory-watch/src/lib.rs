@@ -6,7 +6,6 @@
 //! actions, with one necessary exception: the BPF notifier kills the *armed* victim in the very
 //! page fault that exceeds a hard limit, because no other place is as early.
 
-mod address_space;
 pub mod capability;
 pub mod cgroups;
 pub mod choice;
@@ -14,6 +13,7 @@ pub mod error;
 pub mod notifier;
 pub mod poller;
 pub mod process;
+mod sharers;
 pub mod watch;
 
 pub use capability::{Capability, Probe};

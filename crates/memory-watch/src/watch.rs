@@ -195,9 +195,10 @@ pub struct ProcessSample {
     /// all processes in its namespaces. Its own uid where it is in the initial namespace, or in
     /// that of the reader.
     pub namespace_owner: Uid,
-    /// Start of the leader on `CLOCK_BOOTTIME`. The poller reads it with the resolution of a clock
-    /// tick only ([`ProcessSample::start_ticks`]).
-    pub start_time_ns: u64,
+    /// Distinguishes it from others with the same tgid, and increases with each start:
+    /// [`headroom_linux::pidfd::number`]. Before Linux 6.9 the start of the leader on
+    /// `CLOCK_BOOTTIME`, nanoseconds, which the poller reads with the resolution of a clock tick.
+    pub start_number: u64,
     /// Anonymous pages.
     pub anon_pages: u64,
     /// File pages; charged only where an account counts them.
@@ -248,12 +249,6 @@ impl ProcessSample {
         }
     }
 
-    /// The start time in clock ticks, as in field 22 of `/proc/<pid>/stat` (100 per second on every
-    /// Linux of today).
-    pub fn start_ticks(&self) -> u64 {
-        self.start_time_ns / crate::process::NS_PER_TICK
-    }
-
     /// The owner of the process. Its namespace is not known, so each uid of a container that root
     /// created counts as an owner.
     pub fn owner(&self) -> Owner {
@@ -263,9 +258,9 @@ impl ProcessSample {
         }
     }
 
-    /// Identifies this process uniquely: another start time with the same tgid is another process.
+    /// Identifies this process uniquely: another start with the same tgid is another process.
     pub fn id(&self) -> ProcessId {
-        ProcessId { pid: self.tgid, start_time: self.start_time_ns }
+        ProcessId { pid: self.tgid, start_time: self.start_number }
     }
 }
 

@@ -366,7 +366,11 @@ fn the_snapshot_agrees_with_proc() {
     assert_eq!(Some(sample.anon_pages * 4096), status.anon_bytes);
     assert_eq!(Some(sample.file_pages * 4096), status.file_bytes);
     assert_eq!(Some(sample.shmem_pages * 4096), status.shmem_bytes);
-    assert_eq!(sample.start_ticks(), stat.start_ticks);
+    let pidfd = headroom_linux::pidfd::open(hog.pid()).unwrap();
+    let start_ns = stat.start_time_ns();
+    let start = headroom_linux::pidfd::number(pidfd);
+    assert_eq!(start.unwrap_or(sample.start_number), sample.start_number);
+    assert!(start.is_some() || sample.start_number.abs_diff(start_ns) < 10_000_000);
     assert_eq!((sample.uid, sample.parent_tgid), (uid, std::process::id()));
     assert_eq!(sample.comm, stat.comm);
     assert!(sample.mm_id != 0 && !sample.exiting);

@@ -59,9 +59,7 @@ fn polling_and_the_notifier_see_the_same_processes() {
         *samples.iter().find(|sample| sample.tgid == hog.pid()).expect("the hog")
     };
     let (mut kernel, proc) = (find(&in_kernel), find(&in_proc));
-    assert_eq!(kernel.start_ticks(), proc.start_ticks());
-    // Values that the poller cannot read.
-    kernel.start_time_ns = proc.start_time_ns;
+    // The poller cannot read it.
     kernel.mm_id = 0;
     assert_eq!(kernel, proc);
 }

@@ -8,6 +8,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use headroom_linux::pidfd;
+
 use crate::{NamespaceId, NamespaceLevel, Owner, Uid};
 
 /// ioctls of a namespace's file (`linux/nsfs.h`).
@@ -26,28 +28,52 @@ pub fn namespaces(proc: &Path, pid: u32) -> io::Result<Vec<NamespaceLevel>> {
 /// Reads the user namespaces of processes.
 pub struct NamespaceReader {
     proc: PathBuf,
-    /// The reader's own namespace, as the target of its link.
-    own: PathBuf,
+    /// Inode number of the reader's own namespace.
+    own: u64,
 }
 
 impl NamespaceReader {
     /// `proc` is where the proc filesystem is mounted.
     pub fn new(proc: &Path) -> io::Result<Self> {
-        let own = std::fs::read_link(proc.join("self/ns/user"))?;
+        let own = std::fs::metadata(proc.join("self/ns/user"))?.ino();
         Ok(Self { proc: proc.to_owned(), own })
     }
 
-    /// The user namespaces that a process is in, innermost first, below the reader's own. Empty if
+    /// The user namespaces that a process (or a thread) is in, innermost first, below the reader's own. Empty if
     /// the process is in the reader's own namespace, or in one that the reader may not inspect
     /// (above its own, or beside it).
     pub fn namespaces(&self, pid: u32) -> io::Result<Vec<NamespaceLevel>> {
-        let path = self.proc.join(pid.to_string()).join("ns/user");
+        match pidfd::open_thread(pid) {
+            Ok(pidfd) => self.namespaces_of(pidfd.as_fd(), pid),
+            Err(e) if is_unsupported(&e) => self.levels(self.open(pid)?),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// As [`namespaces`](Self::namespaces), for the process of a pidfd. Does not wait for its
+    /// `execve` since Linux 6.11.
+    pub fn namespaces_of(
+        &self,
+        pidfd: BorrowedFd<'_>,
+        pid: u32,
+    ) -> io::Result<Vec<NamespaceLevel>> {
+        match pidfd::user_namespace(pidfd) {
+            Ok(namespace) => self.levels(File::from(namespace)),
+            Err(e) if is_unsupported(&e) => self.levels(self.open(pid)?),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn open(&self, pid: u32) -> io::Result<File> {
+        File::open(self.proc.join(pid.to_string()).join("ns/user"))
+    }
+
+    /// A namespace and those above it, below the reader's own.
+    fn levels(&self, mut namespace: File) -> io::Result<Vec<NamespaceLevel>> {
         let mut levels = Vec::new();
-        // Nearly all processes are in the reader's own namespace: return without opening a file.
-        if std::fs::read_link(&path)? == self.own {
+        if namespace.metadata()?.ino() == self.own {
             return Ok(levels);
         }
-        let mut namespace = File::open(&path)?;
         for _ in 0..MAX_LEVELS {
             let parent = match parent(&namespace) {
                 Ok(parent) => parent,
@@ -56,7 +82,7 @@ impl NamespaceReader {
             };
             let id = NamespaceId(namespace.metadata()?.ino());
             levels.push(NamespaceLevel { id, creator: creator(&namespace)? });
-            if self.own == Path::new(&format!("user:[{}]", parent.metadata()?.ino())) {
+            if self.own == parent.metadata()?.ino() {
                 return Ok(levels);
             }
             namespace = parent;
@@ -70,7 +96,8 @@ impl NamespaceReader {
 pub fn peer_owner(socket: BorrowedFd<'_>, pid: u32, uid: Uid) -> io::Result<Owner> {
     // Pins the process: otherwise the namespace could be that of a later process with its pid.
     let pidfd = peer_pidfd(socket, pid)?;
-    let levels = match namespaces(Path::new("/proc"), pid) {
+    let reader = NamespaceReader::new(Path::new("/proc"))?;
+    let levels = match reader.namespaces_of(pidfd.as_fd(), pid) {
         // A reader without privileges serves only processes in its own namespace, or in namespaces
         // below that of its own user.
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => Vec::new(),
@@ -86,16 +113,7 @@ pub fn peer_owner(socket: BorrowedFd<'_>, pid: u32, uid: Uid) -> io::Result<Owne
 /// The process at the other end of a socket, which had this pid when it connected. Before Linux 6.5
 /// the process is looked up by that pid, which another process may have by now.
 pub fn peer_pidfd(socket: BorrowedFd<'_>, pid: u32) -> io::Result<OwnedFd> {
-    if let Ok(pidfd) = connected_pidfd(socket) {
-        return Ok(pidfd);
-    }
-    // SAFETY: the call takes integers; its result is a new descriptor without another owner, or -1.
-    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid as libc::pid_t, 0) } as libc::c_int;
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: a new descriptor without another owner.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    connected_pidfd(socket).or_else(|_| pidfd::open(pid))
 }
 
 /// The process at the other end of a socket, as the kernel knows it since it connected. Fails with
@@ -125,6 +143,11 @@ pub fn has_exited(pidfd: BorrowedFd<'_>) -> bool {
     let mut poll = libc::pollfd { fd: pidfd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     // SAFETY: one entry, which lives through the call.
     unsafe { libc::poll(&mut poll, 1, 0) == 1 }
+}
+
+/// The kernel is too old for a request.
+fn is_unsupported(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOTTY | libc::EINVAL))
 }
 
 fn parent(namespace: &File) -> io::Result<File> {

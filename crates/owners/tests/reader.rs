@@ -66,7 +66,7 @@ fn a_process_in_our_own_namespace_is_in_none_below_it() {
 #[test]
 fn a_process_that_is_gone_has_no_namespaces() {
     let error = reader::namespaces(Path::new("/proc"), u32::MAX / 2).unwrap_err();
-    assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
+    assert_eq!(error.raw_os_error(), Some(libc::ESRCH));
 }
 
 #[test]

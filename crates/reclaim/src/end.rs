@@ -6,7 +6,7 @@ use rustix::io::Errno;
 
 use crate::family::sharer_of;
 use crate::holdings::Holdings;
-use crate::identity::{Identity, stat};
+use crate::identity::{Identity, status};
 use crate::mrelease::Mrelease;
 use crate::victim::{KillError, Victim};
 
@@ -93,7 +93,7 @@ pub fn state_of(pid: u32) -> Option<u8> {
     const KEEPERS: &[u8] = b"DtTRSIZX";
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten();
     let tids = tasks.filter_map(|task| task.file_name().to_str()?.parse().ok());
-    let states = tids.filter_map(|tid| Some(stat(tid)?.state));
+    let states = tids.filter_map(|tid| Some(status(tid)?.state));
     states.min_by_key(|state| KEEPERS.iter().position(|keeper| keeper == state))
 }
 
@@ -124,7 +124,7 @@ pub enum End {
 /// Report on one victim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VictimReport {
-    /// Pid, uid and start time.
+    /// Pid, uid and start number.
     pub identity: Identity,
     /// Its memory before the kill; all 0 for a zombie.
     pub holdings: Holdings,

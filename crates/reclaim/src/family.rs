@@ -5,7 +5,7 @@ use std::fs;
 
 use rustix::process::Signal;
 
-use crate::identity::{Stat, stat};
+use crate::identity::{self, Status, status};
 use crate::victim::{Victim, last_errno};
 
 /// `KCMP_VM` of the kernel: compares two processes' address spaces.
@@ -50,26 +50,27 @@ impl Relative {
 /// The victim and the processes that are killed with it, all stopped. Init, kernel threads, and
 /// this process are never included.
 pub(crate) fn gather(root: Victim, scope: Scope) -> Vec<Relative> {
-    let own = stat(root.pid()).filter(|own| own.start_ticks == root.identity().start_ticks);
+    let own = status(root.pid()).filter(|_| root.has_its_pid());
     let (Some(own), true) = (own, scope != Scope::Process) else {
         return vec![Relative { victim: root, stopped: false }];
     };
     let mut found = vec![Relative::hold(root, own.state)];
     for _ in 0..LOOKS {
         let before = found.len();
-        for (pid, stat) in processes() {
+        for (pid, status) in processes() {
             let known = |pid| found.iter().any(|relative| relative.victim.pid() == pid);
-            let related = match scope {
-                Scope::Group => own.group != 0 && stat.group == own.group,
-                _ => known(stat.parent),
+            let is_related = |status: &Status| match scope {
+                Scope::Group => own.group != 0 && status.group == own.group,
+                _ => known(status.parent),
             };
-            if !related || known(pid) || stat.kernel_thread || stat.state == b'Z' {
+            if !is_related(&status) || known(pid) || status.state == b'Z' {
                 continue;
             }
-            let opened = Victim::open(pid).ok();
+            let Ok(victim) = Victim::open(pid) else { continue };
             // The pid may have been reused since the scan.
-            if let Some(victim) = opened.filter(|v| v.identity().start_ticks == stat.start_ticks) {
-                found.push(Relative::hold(victim, stat.state));
+            let now = identity::status(pid).filter(|_| victim.has_its_pid());
+            if let Some(now) = now.filter(is_related) {
+                found.push(Relative::hold(victim, now.state));
             }
         }
         if found.len() == before {
@@ -89,12 +90,12 @@ pub fn sharer_of(victim: &Victim) -> Option<u32> {
         debug_assert!(order >= 0 || last_errno().raw_os_error() > 0);
         order == 0
     };
-    let mut others = processes().filter(|(other, stat)| *other != pid && !stat.kernel_thread);
-    others.find(|(other, stat)| stat.state != b'Z' && same(*other)).map(|(other, _)| other)
+    let mut others = processes().filter(|(other, _)| *other != pid);
+    others.find(|(other, status)| status.state != b'Z' && same(*other)).map(|(other, _)| other)
 }
 
-fn processes() -> impl Iterator<Item = (u32, Stat)> {
+fn processes() -> impl Iterator<Item = (u32, Status)> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    pids.filter_map(|pid| Some((pid, stat(pid)?)))
+    pids.filter_map(|pid| Some((pid, status(pid)?)))
 }

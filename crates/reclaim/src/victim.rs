@@ -17,13 +17,13 @@ pub enum OpenError {
     #[error("pid {0} does not exist")]
     Gone(u32),
     /// The pid belongs to a later process.
-    #[error("pid {pid} is another process now (started at tick {found}, not {expected})")]
+    #[error("pid {pid} is another process now (start number {found}, not {expected})")]
     AnotherProcess {
         /// The pid that was opened.
         pid: u32,
-        /// Start time found, clock ticks.
+        /// Start number found.
         found: u64,
-        /// Start time expected, clock ticks.
+        /// Start number expected.
         expected: u64,
     },
     /// The process has changed its user.
@@ -83,16 +83,16 @@ impl Victim {
     /// Opens the process that has this pid now.
     pub fn open(pid: u32) -> Result<Self, OpenError> {
         let (pidfd, found) = pin(pid)?;
-        let identity = Identity { pid, uid: found.uid, start_ticks: found.start_ticks };
+        let identity = Identity { pid, uid: found.uid, start_number: found.start_number };
         Ok(Self::of(identity, &found, pidfd))
     }
 
     /// Opens the process with this identity, and no other process that has got its pid since.
     pub fn open_as(identity: Identity) -> Result<Self, OpenError> {
-        let Identity { pid, uid, start_ticks } = identity;
+        let Identity { pid, uid, start_number } = identity;
         let (pidfd, found) = pin(pid)?;
-        if found.start_ticks != start_ticks {
-            let (found, expected) = (found.start_ticks, start_ticks);
+        if !found.has_started_as(start_number, pidfd.as_fd()) {
+            let (found, expected) = (found.start_number, start_number);
             return Err(OpenError::AnotherProcess { pid, found, expected });
         }
         if found.uid != uid {
@@ -111,7 +111,7 @@ impl Victim {
         Self { identity, handles_term: found.handles_term, pidfd: Arc::new(pidfd) }
     }
 
-    /// Pid, uid and start time.
+    /// Pid, uid and start number.
     pub fn identity(&self) -> Identity {
         self.identity
     }
@@ -200,7 +200,7 @@ fn pin(pid: u32) -> Result<(OwnedFd, Found), OpenError> {
         }
         opened => opened.map_err(fail("pidfd_open"))?,
     };
-    let found = identity::find(pid).map_err(fail("cannot read /proc"))?;
+    let found = identity::find(pid, pidfd.as_fd()).map_err(fail("cannot read /proc"))?;
     let found = found.ok_or(OpenError::Io {
         pid,
         doing: "/proc/<pid>/stat or status is not as expected",

@@ -70,8 +70,8 @@ fn a_process_that_reuses_a_victims_pid_is_not_signalled() {
         support::until("a stranger as it was", || nice(stranger.0) == nice(0));
         reaper.drain(|_, _| {});
         assert_ne!(state(pid), Some('Z'), "a stranger was killed");
-        // Ticks are 10 ms: only a process that started in another tick can be distinguished.
-        if identity(pid).start_ticks != who.start_ticks {
+        // Before Linux 6.9 only a process that started in another clock tick can be distinguished.
+        if identity(pid).start_number != who.start_number {
             let error = Victim::open_as(who).unwrap_err();
             assert!(matches!(error, OpenError::AnotherProcess { .. }), "{error}");
         }

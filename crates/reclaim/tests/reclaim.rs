@@ -97,7 +97,7 @@ fn a_living_process_keeps_its_memory() {
 fn a_pid_with_another_start_time_or_user_is_another_process() {
     let holder = Holder::start(1);
     let right = holder.identity();
-    let late = Identity { start_ticks: right.start_ticks + 1, ..right };
+    let late = Identity { start_number: right.start_number + 10_000_000, ..right };
     let error = Victim::open_as(late).unwrap_err();
     assert!(matches!(error, OpenError::AnotherProcess { .. }), "{error}");
     let other = Identity { uid: Uid(right.uid.0 + 1), ..right };
@@ -108,7 +108,7 @@ fn a_pid_with_another_start_time_or_user_is_another_process() {
 
 #[test]
 fn init_kernel_threads_and_the_killer_itself_are_untouchable() {
-    let open = |pid| Victim::open_as(Identity { pid, uid: Uid::ROOT, start_ticks: 0 }).unwrap_err();
+    let open = |pid| Victim::open(pid).unwrap_err();
     assert_eq!(open(1), OpenError::Untouchable(1));
     assert_eq!(open(std::process::id()), OpenError::Untouchable(std::process::id()));
     // Pid 2 is kthreadd, if the pid namespace shows it.

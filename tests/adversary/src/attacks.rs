@@ -259,6 +259,25 @@ pub const ALL: &[Attack] = &[
         ..PLAIN
     },
     Attack {
+        name: "hung-exec",
+        program: "hung_exec",
+        seconds: 12,
+        arguments: |_| ["14", "2400", "26"].map(str::to_owned).into(),
+        witness: &HungExec,
+        ..PLAIN
+    },
+    Attack {
+        name: "hung-victims",
+        program: "hung_exec",
+        limit_mib: 16,
+        seconds: 12,
+        arguments: |_| ["14", "3000", "1"].map(str::to_owned).into(),
+        // The kernel frees the memory of a victim when its file server lets it exit.
+        guarantee: Guarantee::VisibleMemory,
+        witness: &HungExec,
+        ..PLAIN
+    },
+    Attack {
         name: "container-of-root",
         program: "subordinate_memory",
         arguments: |_| vec!["20".into(), "15".into()],
@@ -317,6 +336,26 @@ impl Witness for SubordinateUids {
 
     fn look(&self, daemon: &Daemon) -> anyhow::Result<Vec<Check>> {
         Resources.look(daemon)
+    }
+}
+
+/// Checks that another user is served, and that its program lives, which forks with memory that
+/// counts for each process until it is measured.
+struct HungExec;
+
+impl Witness for HungExec {
+    fn prepare(&self, daemon: &Daemon) -> anyhow::Result<Vec<Child>> {
+        daemon.set_limit(BYSTANDER.uid, 400 * MIB)?;
+        Ok(Vec::new())
+    }
+
+    fn look(&self, daemon: &Daemon) -> anyhow::Result<Vec<Check>> {
+        let program = crate::run::programs().join("forks");
+        let forks = BYSTANDER.command(program).args(["-", "4", "220"]).output()?;
+        let forked = format!("{}", forks.status);
+        let mut checks = vec![Check::new("others-fork", forks.status.success(), forked)];
+        checks.extend(Resources.look(daemon)?);
+        Ok(checks)
     }
 }
 

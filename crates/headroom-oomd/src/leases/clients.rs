@@ -155,7 +155,7 @@ impl Leases {
     ) -> Result<ClientId, Status> {
         let known = self.clients.iter().find(|(_, client)| client.process.tgid == process.tgid);
         if let Some((&id, client)) = known {
-            let same = client.process.start_time_ns == process.start_time_ns
+            let same = client.process.start_number == process.start_number
                 && client.process.uid == process.uid
                 && same_program(&client.process, &process);
             if same {
@@ -278,7 +278,7 @@ impl Leases {
         let lease = lease.copied().unwrap_or_default();
         let record = Record {
             pid: client.process.tgid,
-            start_time_ns: client.process.start_time_ns,
+            start_number: client.process.start_number,
             uid: client.process.uid,
             mm_id: client.process.mm_id,
             base: lease.base,
@@ -362,7 +362,7 @@ impl Leases {
         for (slot, record) in records {
             let same = |process: &&ProcessSample| {
                 process.tgid == record.pid
-                    && process.start_time_ns == record.start_time_ns
+                    && process.start_number == record.start_number
                     && process.uid == record.uid
                     && (process.mm_id == record.mm_id || process.mm_id == 0)
             };

@@ -25,7 +25,7 @@ pub struct Record {
     /// Thread group of the process.
     pub pid: u32,
     /// Start time of the process as reported by the watch, nanoseconds.
-    pub start_time_ns: u64,
+    pub start_number: u64,
     /// User of the process.
     pub uid: Uid,
     /// Identifier of the address space; 0: unknown.
@@ -92,7 +92,7 @@ impl Journal {
         (self.word(slot, 0).load(Acquire) == IN_USE).then(|| Record {
             pid: word(1) as u32,
             uid: Uid((word(1) >> 32) as u32),
-            start_time_ns: word(2),
+            start_number: word(2),
             mm_id: word(3),
             base: word(4) as i64,
             granted: word(5),
@@ -108,7 +108,7 @@ impl Journal {
     pub fn write(&self, slot: usize, record: &Record) {
         let put = |n, value| self.word(slot, n).store(value, Relaxed);
         put(1, u64::from(record.uid.0) << 32 | u64::from(record.pid));
-        put(2, record.start_time_ns);
+        put(2, record.start_number);
         put(3, record.mm_id);
         put(4, record.base as u64);
         put(5, record.granted);
@@ -143,7 +143,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("leases");
         let record =
-            Record { pid: 7, start_time_ns: 8, uid: Uid(9), mm_id: 10, base: -11, granted: 12 };
+            Record { pid: 7, start_number: 8, uid: Uid(9), mm_id: 10, base: -11, granted: 12 };
         let (mut journal, found) = Journal::open(&path).unwrap();
         assert!(found.is_empty());
         let (kept, dropped) = (journal.take_slot().unwrap(), journal.take_slot().unwrap());

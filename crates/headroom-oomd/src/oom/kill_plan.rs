@@ -2,7 +2,6 @@
 
 use control::oomd::Trigger;
 use memory_ledger::{AccountId, CgroupId, ChargedAccount, Choice, NoVictim, Process};
-use memory_watch::ProcessSample;
 use reclaim::{Holdings, Identity, OpenError, Victim};
 
 /// The action that an account requires.
@@ -86,8 +85,7 @@ impl PinnedVictim {
 /// Opens a pidfd of exactly this process.
 pub(super) fn open(process: &Process) -> Result<Victim, OpenError> {
     let Process { id, uid, .. } = *process;
-    let sample = ProcessSample { start_time_ns: id.start_time, ..ProcessSample::default() };
-    Victim::open_as(Identity { pid: id.pid, uid, start_ticks: sample.start_ticks() })
+    Victim::open_as(Identity { pid: id.pid, uid, start_number: id.start_time })
 }
 
 /// Memory that the exit of a process would not free, as text. Must be read before the kill.

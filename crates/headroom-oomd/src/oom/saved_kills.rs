@@ -20,24 +20,25 @@ pub(super) struct SavedVictim {
     token: KillToken,
     pid: u32,
     uid: Uid,
-    start_ticks: u64,
+    #[serde(alias = "start_ticks")]
+    start_number: u64,
     pidfd: KeptFd,
 }
 
 impl SavedVictim {
     pub(super) fn of(token: KillToken, victim: &Victim) -> Self {
-        let Identity { pid, uid, start_ticks } = victim.identity();
-        Self { token, pid, uid, start_ticks, pidfd: KeptFd::of(victim) }
+        let Identity { pid, uid, start_number } = victim.identity();
+        Self { token, pid, uid, start_number, pidfd: KeptFd::of(victim) }
     }
 
     /// # Safety
     ///
     /// As for [`KeptFd::take`].
     unsafe fn restore(self) -> std::io::Result<(KillToken, Victim)> {
-        let Self { token, pid, uid, start_ticks, pidfd } = self;
+        let Self { token, pid, uid, start_number, pidfd } = self;
         // SAFETY: the caller guarantees it.
         let pidfd = unsafe { pidfd.take() }?;
-        Ok((token, Victim::from_pidfd(Identity { pid, uid, start_ticks }, pidfd)))
+        Ok((token, Victim::from_pidfd(Identity { pid, uid, start_number }, pidfd)))
     }
 }
 

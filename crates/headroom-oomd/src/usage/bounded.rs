@@ -212,7 +212,8 @@ impl BoundedReader {
                 continue;
             };
             let rest = &questions[answers.len()..];
-            let batch: Vec<&(Owner, Question)> = rest.iter().take(BATCH).take_while(readable).collect();
+            let batch: Vec<&(Owner, Question)> =
+                rest.iter().take(BATCH).take_while(readable).collect();
             for (_, question) in &batch {
                 // Fails if the reader has panicked; then no answer is received, either.
                 let _ = reader.questions.send(question.clone());

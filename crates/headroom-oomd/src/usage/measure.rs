@@ -361,10 +361,8 @@ impl Measurer {
     }
 
     fn rollups(&mut self, members: &[Member]) -> Vec<Option<Answer>> {
-        let questions: Vec<(Owner, Question)> = members
-            .iter()
-            .map(|member| (member.owner, Question::Rollup(member.id.pid)))
-            .collect();
+        let questions: Vec<(Owner, Question)> =
+            members.iter().map(|member| (member.owner, Question::Rollup(member.id.pid))).collect();
         self.reader.read_all(&questions)
     }
 

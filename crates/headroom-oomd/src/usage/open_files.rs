@@ -72,8 +72,7 @@ mod tests {
         let memfd = memfd_create("test", MemfdFlags::empty()).unwrap();
         rustix::io::write(&memfd, &[1; 64 << 10]).unwrap();
         let (own, uid) = (std::process::id(), Uid(rustix::process::getuid().as_raw()));
-        let holder =
-            |pid, uid| Holder { id: ProcessId { pid, start_time: 1 }, uid, owner: OWNER };
+        let holder = |pid, uid| Holder { id: ProcessId { pid, start_time: 1 }, uid, owner: OWNER };
         let held = |holders: &[Holder]| Measurer::new().search_files(holders);
         let before = held(&[holder(own, uid)]).into_values().sum::<u64>();
         assert!(before >= 64 << 10, "{before}");

@@ -26,6 +26,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use headroom_linux::clock::monotonic_ns;
+use headroom_linux::pidfd;
 use libbpf_rs::{Link, Map, MapCore, Object, RingBuffer, RingBufferBuilder};
 use memory_ledger::{AccountId, Count, ProcessId};
 use zerocopy::FromBytes;
@@ -197,6 +198,16 @@ impl Notifier {
                 statm.resident_pages
             )));
         }
+        // By it the daemon identifies the victims that the programs name.
+        let own_pidfd = pidfd::open(own.tgid).map_err(|e| NotifierError::os("open a pidfd", e))?;
+        if let Some(number) = pidfd::number(own_pidfd)
+            && number != own.start_number
+        {
+            return Err(NotifierError::Unsupported(format!(
+                "the programs read start number {} of this process, its pidfd has {number}",
+                own.start_number
+            )));
+        }
         Ok(())
     }
 
@@ -307,7 +318,7 @@ impl Watch for Notifier {
                 // one process's tgid with another's start time.
                 let free = if slot.armed_index.load(Relaxed) == 1 { 1 } else { 0 };
                 slot.armed[free].tgid.store(victim.pid, Relaxed);
-                slot.armed[free].start_ns.store(victim.start_time, Relaxed);
+                slot.armed[free].start_number.store(victim.start_time, Relaxed);
                 free as u32 + 1
             }
         };

@@ -92,7 +92,7 @@ impl Account {
 pub struct Armed {
     pub tgid: AtomicU32,
     pub unused: u32,
-    pub start_ns: AtomicU64,
+    pub start_number: AtomicU64,
 }
 
 /// `struct slot`: memory shared with the programs, hence only atomics.
@@ -180,7 +180,7 @@ pub struct WireEvent {
     time_ns: u64,
     killed_by: u32,
     killed_tgid: u32,
-    killed_start_ns: u64,
+    killed_start_number: u64,
     killed_pages: u64,
     stale: u32,
     killed_uid: u32,
@@ -201,7 +201,7 @@ impl WireEvent {
             _ => None,
         };
         let killed = by.map(|by| Killed {
-            id: ProcessId { pid: self.killed_tgid, start_time: self.killed_start_ns },
+            id: ProcessId { pid: self.killed_tgid, start_time: self.killed_start_number },
             uid: Uid(self.killed_uid),
             comm: Comm::new(&self.killed_comm),
             pages: self.killed_pages,
@@ -227,7 +227,7 @@ impl WireEvent {
 #[derive(Clone, Copy, Debug, FromBytes, Immutable, KnownLayout)]
 pub struct WireSample {
     mm: u64,
-    start_ns: u64,
+    start_number: u64,
     pages: [i64; 4],
     tgid: u32,
     parent_tgid: u32,
@@ -249,7 +249,7 @@ impl WireSample {
             parent_tgid: self.parent_tgid,
             uid: Uid(self.uid),
             namespace_owner: Uid(self.namespace_owner),
-            start_time_ns: self.start_ns,
+            start_number: self.start_number,
             file_pages: pages(0),
             anon_pages: pages(1),
             swap_pages: pages(2),

@@ -11,7 +11,6 @@ mod smaps_rollup;
 mod stat;
 mod statm;
 mod status;
-mod user_namespace;
 
 use std::fmt::Write as _;
 use std::fs::File;

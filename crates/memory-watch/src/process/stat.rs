@@ -25,16 +25,13 @@ pub struct Stat {
     pub start_ticks: u64,
     /// Field 24, in pages; may leave out pages that CPUs have not folded yet.
     pub rss_pages: u64,
-    /// Field 28: start of the stack of its address space; 0 without an address space, or without
-    /// permission to read it.
-    pub start_stack: u64,
 }
 
 impl Stat {
     const PF_EXITING: u64 = 0x4;
     const PF_KTHREAD: u64 = 0x0020_0000;
 
-    /// Start time as in [`crate::ProcessSample::start_time_ns`], rounded down to a tick.
+    /// Start time as in [`crate::ProcessSample::start_number`], rounded down to a tick.
     pub fn start_time_ns(&self) -> u64 {
         self.start_ticks * NS_PER_TICK
     }
@@ -93,7 +90,6 @@ impl Proc {
             threads: number(20)?,
             start_ticks: number(22)?,
             rss_pages: number(24)?,
-            start_stack: number(28).unwrap_or(0),
         })
     }
 }

@@ -9,6 +9,18 @@ use memory_ledger::Uid;
 /// where the kernel is too old to have the line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Status {
+    /// `Name`, zero-padded.
+    pub comm: [u8; 16],
+    /// `State`: `R`, `S`, `D`, `Z`, `T`, ...
+    pub state: u8,
+    /// `NSpgid`, first column: the process group in the namespace of the proc filesystem.
+    pub group: Option<u32>,
+    /// `NSsid`, first column: the session, which is the pid of its leader.
+    pub session: Option<u32>,
+    /// `VmSize`, in bytes.
+    pub size_bytes: Option<u64>,
+    /// `VmExe`, in bytes.
+    pub code_bytes: Option<u64>,
     /// `Tgid`.
     pub tgid: Option<u32>,
     /// `PPid`.
@@ -33,6 +45,11 @@ pub struct Status {
 }
 
 impl Status {
+    /// Exiting or dead.
+    pub fn is_exiting(&self) -> bool {
+        matches!(self.state, b'Z' | b'X')
+    }
+
     /// Memory charged to a user: anonymous + shared + swapped-out bytes. `None` without an address
     /// space.
     pub fn charged_bytes(&self) -> Option<u64> {
@@ -62,8 +79,20 @@ impl Proc {
                 && of_thread.anon_bytes.is_some()
             {
                 let main_thread_exited = true;
-                let (ppid, uid) = (status.ppid, status.uid);
-                return Ok(Status { ppid, uid, main_thread_exited, ..of_thread });
+                let Status { size_bytes, code_bytes, .. } = of_thread;
+                let Status { anon_bytes, file_bytes, shmem_bytes, .. } = of_thread;
+                let Status { swap_bytes, page_table_bytes, .. } = of_thread;
+                return Ok(Status {
+                    size_bytes,
+                    code_bytes,
+                    anon_bytes,
+                    file_bytes,
+                    shmem_bytes,
+                    swap_bytes,
+                    page_table_bytes,
+                    main_thread_exited,
+                    ..status
+                });
             }
         }
         Ok(status)
@@ -71,7 +100,7 @@ impl Proc {
 
     fn status_in(&mut self, pid: u32, file: &str) -> Result<Status, ReadError> {
         let content = self.read(pid, file)?;
-        let mut status = Status::default();
+        let mut status = Status { comm: comm(content.bytes), ..Status::default() };
         // Only the name can contain bytes that are not UTF-8, and lossy conversion would allocate.
         let from = content.bytes.iter().position(|&b| b == b'\n').unwrap_or(0);
         let text = std::str::from_utf8(&content.bytes[from..])
@@ -79,11 +108,13 @@ impl Proc {
         for (key, value) in keys_and_values(text) {
             match key {
                 "Tgid" => status.tgid = value.parse().ok(),
+                "State" => status.state = value.bytes().next().unwrap_or(0),
+                "NSpgid" => status.group = first(value),
+                "NSsid" => status.session = first(value),
+                "VmSize" => status.size_bytes = kib_to_bytes(value),
+                "VmExe" => status.code_bytes = kib_to_bytes(value),
                 "PPid" => status.ppid = value.parse().ok(),
-                "Uid" => {
-                    let real = value.split_ascii_whitespace().next();
-                    status.uid = real.and_then(|v| v.parse().ok()).map(Uid);
-                }
+                "Uid" => status.uid = first(value).map(Uid),
                 "RssAnon" => status.anon_bytes = kib_to_bytes(value),
                 "RssFile" => status.file_bytes = kib_to_bytes(value),
                 "RssShmem" => status.shmem_bytes = kib_to_bytes(value),
@@ -97,6 +128,28 @@ impl Proc {
     }
 }
 
+/// The first of several numbers.
+fn first(value: &str) -> Option<u32> {
+    value.split_ascii_whitespace().next()?.parse().ok()
+}
+
+/// The name in the first line, where a backslash and a line feed are escaped.
+fn comm(status: &[u8]) -> [u8; 16] {
+    let mut comm = [0; 16];
+    let line = status.strip_prefix(b"Name:\t").unwrap_or_default();
+    let mut bytes = line.iter().copied().take_while(|byte| *byte != b'\n');
+    for place in &mut comm[..15] {
+        *place = match bytes.next() {
+            Some(b'\\') => match bytes.next() {
+                Some(b'n') => b'\n',
+                other => other.unwrap_or(0),
+            },
+            other => other.unwrap_or(0),
+        };
+    }
+    comm
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::tests::fake;
@@ -108,6 +161,17 @@ mod tests {
         assert_eq!(status.tgid, Some(std::process::id()));
         assert_eq!(status.uid, Some(Uid(rustix::process::getuid().as_raw())));
         assert!(status.charged_bytes().unwrap() > 0);
+        let stat = Proc::default().stat(std::process::id()).unwrap();
+        assert_eq!((status.group, status.session), (Some(stat.group), Some(stat.session)));
+        assert_eq!((status.comm, status.ppid), (stat.comm, Some(stat.ppid)));
+        assert!(status.size_bytes > status.code_bytes && status.code_bytes > Some(0));
+        assert!(!status.is_exiting());
+    }
+
+    #[test]
+    fn a_name_is_not_escaped() {
+        let (_dir, mut proc) = fake(5, "status", b"Name:\ta\\\\b\\nc\xff\nTgid:\t5\n");
+        assert_eq!(&proc.status(5).unwrap().comm[..7], b"a\\b\nc\xff\0");
     }
 
     #[test]

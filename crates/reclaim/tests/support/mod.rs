@@ -10,8 +10,7 @@ use std::ops::{Deref, DerefMut};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use owners::Uid;
-use reclaim::Identity;
+use reclaim::{Identity, Victim};
 use rustix::process::{Pid, Signal, kill_process};
 use test_support::helper::Helper;
 use test_support::programs::memory_hog;
@@ -99,10 +98,7 @@ impl Drop for Holder {
 
 /// Identity of the process that has this pid.
 pub fn identity(pid: u32) -> Identity {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
-    let uid = Uid(rustix::process::getuid().as_raw());
-    Identity { pid, uid, start_ticks: fields[19].parse().unwrap() }
+    Victim::open(pid).unwrap().identity()
 }
 
 /// The letter of its state; `None` if it has exited.

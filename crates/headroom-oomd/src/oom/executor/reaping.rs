@@ -158,11 +158,11 @@ fn why_stuck(pid: u32, mrelease: Option<Mrelease>, took_ns: u64) -> String {
     format!("{} ms after SIGKILL it is still {state}; {help}", took_ns / NS_PER_MS)
 }
 
-/// The state of a process as text.
+/// The state of a process's main thread as text.
 fn state_of(pid: u32) -> Option<&'static str> {
-    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
-    let after_name = stat.iter().rposition(|b| *b == b')')? + 2;
-    Some(match stat.get(after_name)? {
+    let status = std::fs::read(format!("/proc/{pid}/status")).ok()?;
+    let state = status.split(|b| *b == b'\n').find_map(|line| line.strip_prefix(b"State:\t"))?;
+    Some(match state.first()? {
         b'D' => "in an uninterruptible sleep",
         b'R' => "running",
         b'S' | b'I' => "sleeping",
