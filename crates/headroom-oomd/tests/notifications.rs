@@ -244,3 +244,25 @@ fn hook_processes_are_reaped() {
     let stat = PathBuf::from(format!("/proc/{}/stat", pid.trim()));
     eventually("it is waited for", || (!stat.exists()).then_some(()));
 }
+
+#[test]
+fn a_kill_loop_of_a_user_costs_others_no_after_hook() {
+    if !privileged() {
+        return;
+    }
+    let hook = Hook::new("sleep 1; echo $HEADROOM_UID >> \"$1\"");
+    let daemon = Daemon::start(&format!("[hooks]\nafter = {}\n", hook.value()), &[]);
+    let (looping, other) = (Uid(62957), Uid(62958));
+    for _ in 0..8 {
+        drop(break_a_limit(&daemon, looping));
+    }
+    for _ in 0..3 {
+        drop(break_a_limit(&daemon, other));
+    }
+    let all = || {
+        let output = hook.output()?;
+        let of = |uid: Uid| output.lines().filter(|line| *line == uid.to_string()).count();
+        (of(looping) == 8 && of(other) == 3).then_some(())
+    };
+    eventually("each kill has its hook", all);
+}

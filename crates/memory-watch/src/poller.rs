@@ -2,7 +2,7 @@
 //! notifier, and it never kills by itself, but it requires only `/proc`.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
@@ -138,12 +138,15 @@ impl ProcPoller {
     /// Adds up the limited users' processes and checks their limits.
     fn scan(&mut self) -> Result<Reconciled, NotifierError> {
         let mut samples = Vec::new();
-        self.processes(&mut samples)?;
+        let alike = self.list(&mut samples)?;
         let mut result = Reconciled { processes: samples.len() as u64, ..Reconciled::default() };
         let time_ns = monotonic_ns();
         // Memory that several processes share is charged once, to the first of them.
         let mut seen = BTreeSet::new();
-        samples.retain(|sample| sample.mm_id == 0 || seen.insert(sample.mm_id));
+        samples.retain(|sample| {
+            let first = sample.mm_id == 0 || seen.insert(sample.mm_id);
+            first && !alike.contains(&sample.tgid)
+        });
         let accounts: Vec<Option<AccountId>> =
             samples.iter().map(|sample| self.account_of(sample)).collect();
         for (account, user) in &mut self.users {
@@ -346,6 +349,17 @@ impl Watch for ProcPoller {
     }
 
     fn processes(&self, out: &mut Vec<ProcessSample>) -> Result<(), NotifierError> {
+        self.list(out).map(drop)
+    }
+
+    fn reconcile(&mut self) -> Result<Reconciled, NotifierError> {
+        self.scan()
+    }
+}
+
+impl ProcPoller {
+    /// All processes; returns those that may share the memory of their parent.
+    fn list(&self, out: &mut Vec<ProcessSample>) -> Result<HashSet<u32>, NotifierError> {
         out.clear();
         let mut proc = self.proc.borrow_mut();
         let mut pids = Vec::new();
@@ -364,11 +378,6 @@ impl Watch for ProcPoller {
                 Err(error) => tracing::debug!("leaving out process {pid}: {error}"),
             }
         }
-        self.sharers.borrow_mut().name_shared(out, &sizes);
-        Ok(())
-    }
-
-    fn reconcile(&mut self) -> Result<Reconciled, NotifierError> {
-        self.scan()
+        Ok(self.sharers.borrow_mut().name_shared(out, &sizes))
     }
 }

@@ -5,7 +5,7 @@
 //! one.
 
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -92,28 +92,36 @@ impl Sharers {
     /// Sets `mm_id` of processes that share an address space, to the pid of the first of them.
     /// `sizes` has the address space of each sample.
     ///
-    /// A process that was not compared yet shares that of its parent if both look alike: otherwise
-    /// the child of a `vfork` would count twice until the next scan.
-    pub fn name_shared(&mut self, samples: &mut [ProcessSample], sizes: &[SpaceSize]) {
+    /// Returns the processes that were not compared yet, and whose address space looks like that of
+    /// their parent: the child of a `vfork` should not count, and should not be killed with it.
+    pub fn name_shared(
+        &mut self,
+        samples: &mut [ProcessSample],
+        sizes: &[SpaceSize],
+    ) -> HashSet<u32> {
         self.take_results();
         let places: HashMap<u32, usize> =
             samples.iter().enumerate().map(|(at, sample)| (sample.tgid, at)).collect();
         self.begin_pass(samples, sizes, &places);
+        let mut alike = HashSet::new();
         for at in 0..samples.len() {
             let sample = &samples[at];
-            let compared = self.first.get(&(sample.id(), key(sample, sizes[at])));
-            let first = compared.copied().unwrap_or(sample.parent_tgid);
-            let Some(other) = places.get(&first).copied().filter(|other| *other != at) else {
-                continue;
-            };
-            if compared.is_some() || sizes[at] == sizes[other] {
-                let id = match samples[other].mm_id {
-                    0 => u64::from(samples[other].tgid),
-                    id => id,
-                };
-                (samples[other].mm_id, samples[at].mm_id) = (id, id);
+            match self.first.get(&(sample.id(), key(sample, sizes[at]))) {
+                Some(first) => {
+                    if let Some(&first) = places.get(first).filter(|first| **first != at) {
+                        let id = u64::from(samples[first].tgid);
+                        (samples[first].mm_id, samples[at].mm_id) = (id, id);
+                    }
+                }
+                None => {
+                    let parent = places.get(&sample.parent_tgid);
+                    if parent.is_some_and(|parent| sizes[*parent] == sizes[at]) {
+                        alike.insert(sample.tgid);
+                    }
+                }
             }
         }
+        alike
     }
 
     fn take_results(&mut self) {
@@ -318,15 +326,16 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_was_not_compared_shares_that_of_its_parent_if_it_looks_alike() {
+    fn a_process_that_was_not_compared_may_share_the_memory_of_its_parent() {
         let (parent, child) = (u32::MAX / 2, u32::MAX / 2 + 1);
-        let named = |of_child: SpaceSize| {
-            let child = ProcessSample { parent_tgid: parent, ..sample(child) };
-            let mut samples = [sample(parent), child];
-            Sharers::default().name_shared(&mut samples, &[SIZE, of_child]);
-            samples.map(|sample| sample.mm_id)
+        let alike = |of_child: SpaceSize| {
+            let mut samples =
+                [sample(parent), ProcessSample { parent_tgid: parent, ..sample(child) }];
+            let alike = Sharers::default().name_shared(&mut samples, &[SIZE, of_child]);
+            assert_eq!(samples.map(|sample| sample.mm_id), [0; 2], "not to be killed together");
+            alike
         };
-        assert_eq!(named(SIZE), [u64::from(parent); 2]);
-        assert_eq!(named(SpaceSize { size_bytes: 2 << 20, ..SIZE }), [0; 2]);
+        assert_eq!(alike(SIZE), HashSet::from([child]));
+        assert_eq!(alike(SpaceSize { size_bytes: 2 << 20, ..SIZE }), HashSet::new());
     }
 }

@@ -230,6 +230,25 @@ pub const USAGE_READERS: Bound = Bound {
     beyond: "the owner's processes are not read, and count in full",
 };
 
+/// Kills and warnings that wait to be logged, or for one of four programs of hooks that run at a
+/// time. A program runs for 10 s at the most, and owners take turns.
+pub const NOTIFICATIONS: Bound = Bound {
+    name: "notifications",
+    daemon: Daemon::Oomd,
+    resource: "kills and warnings that wait for their log entry or hook",
+    share: Share::Slots(QuotaSize { slots: 256, reserved: 32, of_an_owner: 32 }),
+    beyond: "it is not logged, its hook is not run; the number of these is logged",
+};
+
+/// Programs that run before a kill. A kill waits for its own.
+pub const PRE_KILL_HOOKS: Bound = Bound {
+    name: "pre-kill-hooks",
+    daemon: Daemon::Oomd,
+    resource: "programs of the `before` hook that run",
+    share: Share::Slots(QuotaSize { slots: 4, reserved: 1, of_an_owner: 1 }),
+    beyond: "the kill has no `before` hook",
+};
+
 /// Time of the binder event loop for blocked accesses to clients' memory. Each access delays one
 /// call of the other clients by some milliseconds; this bounds it to a few calls at once, and to
 /// one call a second.
@@ -386,6 +405,8 @@ pub const ALL: &[Bound] = &[
     LEASE_ACCEPTS,
     SELF_SET_LIMITS,
     USAGE_READERS,
+    NOTIFICATIONS,
+    PRE_KILL_HOOKS,
     BLOCKED_ACCESS_TIME,
     BLOCKED_THREADS,
     CALL_SLICES,

@@ -5,6 +5,10 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use owners::{FairQueue, Owner};
+
+use super::queue::Slot;
+
 /// Maximum run time of a program; then it is killed.
 pub const MOST_RUN: Duration = Duration::from_secs(10);
 /// Interval of checking whether a program has exited.
@@ -22,7 +26,9 @@ pub fn start(program: &[String], hook: &str, facts: &[Fact]) -> Result<Child, St
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null());
     command.env("HEADROOM_HOOK", hook).env_remove("NOTIFY_SOCKET").current_dir("/");
     for (name, value) in facts {
-        command.env(name, value.replace('\0', " "));
+        // Users choose the names of processes.
+        let shown = value.chars().map(|c| if c.is_control() { '?' } else { c });
+        command.env(name, shown.collect::<String>());
     }
     // SAFETY: three system calls on memory that is there; they are safe after a fork.
     unsafe {
@@ -59,27 +65,40 @@ pub fn wait(mut child: Child, mut on_tick: impl FnMut(Duration)) -> io::Result<O
     }
 }
 
-/// Programs that run in the background.
-#[derive(Default)]
+/// A program to be started.
+pub struct Start {
+    /// The program and its arguments.
+    pub program: Vec<String>,
+    /// Name of the hook.
+    pub hook: &'static str,
+    /// Its environment.
+    pub facts: Vec<Fact>,
+    /// Returned when the program is started.
+    pub slot: Slot,
+}
+
+/// Programs that run in the background, and those that wait for them to exit. Owners take turns.
 pub struct Running {
     children: Vec<(Child, Instant)>,
+    waiting: FairQueue<Owner, Start>,
+}
+
+impl Default for Running {
+    fn default() -> Self {
+        Self { children: Vec::new(), waiting: FairQueue::new(1) }
+    }
 }
 
 impl Running {
-    /// Starts another program, unless `AT_A_TIME` run already.
-    pub fn start(&mut self, program: &[String], hook: &str, facts: &[Fact]) {
+    /// Starts another program, once less than `AT_A_TIME` run.
+    pub fn start(&mut self, start: Start) {
+        let (owner, uid) = (start.slot.owner, start.slot.uid);
+        self.waiting.push(owner, uid, 1, start);
         self.reap();
-        if self.children.len() >= AT_A_TIME {
-            tracing::warn!(hook, "{AT_A_TIME} programs run already: not starting another");
-            return;
-        }
-        match start(program, hook, facts) {
-            Ok(child) => self.children.push((child, Instant::now())),
-            Err(error) => tracing::error!("{error}"),
-        }
     }
 
-    /// Drops programs that have exited, and kills those that exceed [`MOST_RUN`].
+    /// Drops programs that have exited, kills those that exceed [`MOST_RUN`], and starts those that
+    /// wait.
     pub fn reap(&mut self) {
         self.children.retain_mut(|(child, started)| match child.try_wait() {
             Ok(Some(_)) | Err(_) => false,
@@ -91,16 +110,26 @@ impl Running {
                 false
             }
         });
+        while self.children.len() < AT_A_TIME
+            && let Some(Start { program, hook, facts, slot: _ }) = self.waiting.pop()
+        {
+            match start(&program, hook, &facts) {
+                Ok(child) => self.children.push((child, Instant::now())),
+                Err(error) => tracing::error!("{error}"),
+            }
+        }
     }
 
-    /// Number of programs that run.
+    /// Number of programs that run or wait.
     pub fn count(&self) -> usize {
-        self.children.len()
+        self.children.len() + self.waiting.len()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use owners::Uid;
+
     use super::*;
 
     #[test]
@@ -112,24 +141,48 @@ mod tests {
         let facts = [("HEADROOM_NAME", "a\0b".to_owned())];
         let mut child = start(&program, "after", &facts).unwrap();
         assert!(child.wait().unwrap().success());
-        assert_eq!(std::fs::read_to_string(out).unwrap(), "after a b 0\n");
+        assert_eq!(std::fs::read_to_string(out).unwrap(), "after a?b 0\n");
         let missing = start(&["/nonexistent/x".to_owned()], "after", &[]).unwrap_err();
         assert!(missing.contains("/nonexistent/x cannot be started"), "{missing}");
     }
 
-    #[test]
-    fn no_more_than_a_few_run_at_a_time() {
-        let mut running = Running::default();
-        let program = ["/bin/sleep", "60"].map(str::to_owned);
-        for _ in 0..AT_A_TIME + 3 {
-            running.start(&program, "after", &[]);
-        }
-        assert_eq!(running.children.len(), AT_A_TIME);
+    /// Ends all programs that run.
+    fn end(running: &mut Running) {
         for (child, _) in &mut running.children {
             child.kill().unwrap();
             child.wait().unwrap();
         }
-        running.reap();
-        assert_eq!(running.count(), 0);
+    }
+
+    #[test]
+    fn a_few_programs_run_at_a_time_and_owners_take_turns() {
+        let dir = tempfile::tempdir().unwrap();
+        let (other, mut running) = (dir.path().join("other"), Running::default());
+        let start = |owner, script: &str| Start {
+            program: vec!["/bin/sh".into(), "-c".into(), script.into()],
+            hook: "after",
+            facts: Vec::new(),
+            slot: Slot::of_nobody(Owner::User(Uid(owner))),
+        };
+        for _ in 0..AT_A_TIME + 20 {
+            running.start(start(1000, "exec sleep 60"));
+        }
+        running.start(start(1001, &format!("touch {}; exec sleep 60", other.display())));
+        assert_eq!((running.children.len(), running.count()), (AT_A_TIME, AT_A_TIME + 21));
+        // In the next two turns each of them has one.
+        for _ in 0..2 {
+            running.children[0].0.kill().unwrap();
+            running.children[0].0.wait().unwrap();
+            running.reap();
+        }
+        let began = Instant::now();
+        while !other.exists() {
+            assert!(began.elapsed() < Duration::from_secs(60), "another owner's does not run");
+            std::thread::sleep(TICK);
+        }
+        while running.count() > 0 {
+            end(&mut running);
+            running.reap();
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! The program that runs before a kill, within a time budget.
 //!
-//! A waiting thread starts it. The executor stores the facts in atomics, wakes the thread, and
-//! waits until the program has exited or the budget is spent: three system calls, no allocation, no
+//! Waiting threads start it, one for each owner whose program runs, maybe beyond its budget. The
+//! executor stores the facts in atomics, wakes a thread, and waits until the program has exited or the budget is spent: three system calls, no allocation, no
 //! lock. A kill by the kernel program, in a page fault, has no pre-kill hook.
 
 use std::io;
@@ -13,19 +13,25 @@ use std::time::Duration;
 
 use control::oomd::Trigger;
 use memory_ledger::Uid;
+use owners::{QuotaSize, bounds};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use super::hooks::{self, MOST_RUN};
 use super::use_ordinary_priority;
 use crate::config::notifications::Hooks;
 
+/// The bound on programs that run.
+const BOUND: QuotaSize = bounds::PRE_KILL_HOOKS.slots();
+
 /// Facts about the victim, for the program's environment.
 #[derive(Clone, Copy, Debug)]
 pub struct PreKillInfo {
     /// Thread group of the victim, in the initial namespace.
     pub pid: u32,
-    /// Owner of the victim.
+    /// Real uid of the victim.
     pub uid: Uid,
+    /// Its owner.
+    pub owner: Uid,
     /// Memory and swap of the victim, bytes.
     pub bytes: u64,
     /// The account's hard limit, bytes; 0 if the system is short of memory.
@@ -38,10 +44,11 @@ pub struct PreKillInfo {
 struct Shared {
     pid: AtomicU32,
     uid: AtomicU32,
+    owner: AtomicU32,
     bytes: AtomicU64,
     hard_bytes: AtomicU64,
     trigger: AtomicU32,
-    /// A program runs or is about to be started: further kills do not wait for one.
+    /// A program runs or is about to be started: further kills of this owner have none.
     busy: AtomicBool,
     budget_ms: AtomicU64,
     /// Empty: no program. Locked by the thread and by a reload, never on the kill path.
@@ -52,7 +59,7 @@ struct Shared {
 
 /// The executor's side.
 pub struct PreKillHook {
-    shared: Arc<Shared>,
+    threads: Vec<Arc<Shared>>,
     enabled: bool,
 }
 
@@ -66,12 +73,18 @@ const TRIGGERS: [Trigger; 6] = [
 ];
 
 impl PreKillHook {
-    /// Starts the thread; no program is configured yet.
+    /// Starts the threads; no program is configured yet.
     pub fn start() -> io::Result<Self> {
+        let threads = (0..BOUND.slots).map(|_| Self::start_thread()).collect::<io::Result<_>>()?;
+        Ok(Self { threads, enabled: false })
+    }
+
+    fn start_thread() -> io::Result<Arc<Shared>> {
         let flags = EventfdFlags::CLOEXEC;
         let shared = Arc::new(Shared {
             pid: AtomicU32::new(0),
             uid: AtomicU32::new(0),
+            owner: AtomicU32::new(0),
             bytes: AtomicU64::new(0),
             hard_bytes: AtomicU64::new(0),
             trigger: AtomicU32::new(0),
@@ -84,29 +97,47 @@ impl PreKillHook {
         let for_thread = shared.clone();
         std::thread::Builder::new()
             .name("pre-kill-hook".into())
+            .stack_size(64 * 1024)
             .spawn(move || serve(&for_thread))?;
-        Ok(Self { shared, enabled: false })
+        Ok(shared)
     }
 
     /// Sets the program and its time budget.
     pub fn configure(&mut self, hooks: &Hooks) {
         self.enabled = !hooks.before.is_empty();
-        self.shared.budget_ms.store(hooks.budget_ms, Ordering::Relaxed);
-        let mut program = self.shared.program.lock().unwrap_or_else(PoisonError::into_inner);
-        program.clone_from(&hooks.before);
+        for shared in &self.threads {
+            shared.budget_ms.store(hooks.budget_ms, Ordering::Relaxed);
+            let mut program = shared.program.lock().unwrap_or_else(PoisonError::into_inner);
+            program.clone_from(&hooks.before);
+        }
     }
 
-    /// Whether the program runs, maybe beyond its budget.
+    /// Whether a program runs, maybe beyond its budget.
     pub fn is_running(&self) -> bool {
-        self.shared.busy.load(Ordering::Acquire)
+        self.threads.iter().any(|thread| thread.busy.load(Ordering::Acquire))
     }
 
-    /// Runs the program, unless an earlier one still runs, and waits for it within the budget.
+    /// A thread for a kill of this owner: it has none that is busy, and root has one left.
+    fn thread_for(&self, owner: Uid) -> Option<&Shared> {
+        let is_busy = |thread: &&Arc<Shared>| thread.busy.load(Ordering::Acquire);
+        let own = |thread: &Arc<Shared>| thread.owner.load(Ordering::Relaxed) == owner.0;
+        let busy = || self.threads.iter().filter(is_busy);
+        let open = BOUND.slots - if owner == Uid::ROOT { 0 } else { BOUND.reserved };
+        if busy().count() >= open || busy().any(own) {
+            return None;
+        }
+        self.threads.iter().find(|thread| !is_busy(thread)).map(|thread| &**thread)
+    }
+
+    /// Runs the program, unless an earlier one of this owner still runs, and waits for it within
+    /// the budget.
     pub fn run(&self, info: PreKillInfo) {
-        let shared = &*self.shared;
-        if !self.enabled || shared.busy.swap(true, Ordering::AcqRel) {
+        if !self.enabled {
             return;
         }
+        let Some(shared) = self.thread_for(info.owner) else { return };
+        shared.owner.store(info.owner.0, Ordering::Relaxed);
+        shared.busy.store(true, Ordering::Release);
         shared.pid.store(info.pid, Ordering::Relaxed);
         shared.uid.store(info.uid.0, Ordering::Relaxed);
         shared.bytes.store(info.bytes, Ordering::Relaxed);
@@ -162,5 +193,25 @@ fn wait(child: Child, budget_ms: u64) {
     });
     if let Ok(None) = status {
         tracing::warn!("the pre-kill program was killed: it ran for {MOST_RUN:?}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_owner_whose_program_runs_leaves_threads_to_others() {
+        let hook = PreKillHook::start().unwrap();
+        let begin = |owner| {
+            let thread = hook.thread_for(Uid(owner))?;
+            thread.owner.store(owner, Ordering::Relaxed);
+            thread.busy.store(true, Ordering::Release);
+            Some(())
+        };
+        assert!(begin(1000).is_some() && begin(1000).is_none(), "one of each owner");
+        assert!(begin(1001).is_some() && begin(1002).is_some());
+        assert!(begin(1003).is_none() && begin(0).is_some(), "the last one is root's");
+        assert!(begin(0).is_none() && hook.is_running());
     }
 }

@@ -1,25 +1,28 @@
 //! The bounded queue to the notification thread, which logs decisions and runs hooks.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use control::oomd::Why;
+use control::oomd::{AccountKind, Why};
 use memory_ledger::bytes::Bytes;
 use memory_ledger::{AccountId, Uid};
+use owners::{Owner, Quota, bounds};
 
-use super::hooks::Running;
+use super::hooks::{Running, Start};
 use super::kill_log::{facts, log_decision, log_outcome, log_warning};
 use super::pre_kill_hook::{PreKillHook, PreKillInfo};
 use super::use_ordinary_priority;
 use crate::config::notifications::NotificationConfig;
 
-/// Capacity of the queue; notifications beyond it are counted and dropped.
-const QUEUE: usize = 256;
+/// Capacity of the queue; notifications beyond it are counted and dropped. More than the bound, for
+/// changes of the configuration.
+const QUEUE: usize = bounds::NOTIFICATIONS.slots().slots + 8;
 /// Interval of reaping hook programs while any of them runs.
 const TICK: Duration = Duration::from_millis(100);
 /// Timeout for the last entries at exit.
@@ -44,10 +47,34 @@ pub struct SoftLimitWarning {
     pub hard_bytes: u64,
 }
 
+/// A place among the notifications, which is returned when it is dropped.
+pub struct Slot {
+    /// The owner that is charged.
+    pub owner: Owner,
+    /// Its uid.
+    pub uid: Uid,
+    returned: Sender<(Owner, Uid)>,
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        // The event loop's side may have ended.
+        let _ = self.returned.send((self.owner, self.uid));
+    }
+}
+
+#[cfg(test)]
+impl Slot {
+    /// A slot of no quota.
+    pub(super) fn of_nobody(owner: Owner) -> Self {
+        Self { owner, uid: Uid::NONE, returned: std::sync::mpsc::channel().0 }
+    }
+}
+
 enum Notification {
-    Decided(Box<Why>),
-    Ended(Box<Why>),
-    SoftLimitCrossed(SoftLimitWarning),
+    Decided(Box<Why>, Slot),
+    Ended(Box<Why>, Slot),
+    SoftLimitCrossed(SoftLimitWarning, Slot),
     Configure(Box<NotificationConfig>),
     End,
 }
@@ -55,6 +82,10 @@ enum Notification {
 /// The event loop's side. Nothing here blocks except the pre-kill hook.
 pub struct NotificationQueue {
     sender: SyncSender<Notification>,
+    slots: RefCell<Quota>,
+    /// Slots on their way back.
+    returned: Receiver<(Owner, Uid)>,
+    returning: Sender<(Owner, Uid)>,
     dropped: Arc<AtomicU64>,
     /// Notifications that are queued or being handled.
     queued: Arc<AtomicU64>,
@@ -68,6 +99,8 @@ impl NotificationQueue {
     /// Starts the threads.
     pub fn start() -> io::Result<Self> {
         let (sender, queue) = sync_channel(QUEUE);
+        let (returning, returned) = channel();
+        let slots = RefCell::new(Quota::new(bounds::NOTIFICATIONS.slots()));
         let (dropped, queued) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
         let running = Arc::new(AtomicUsize::new(0));
         let work = Work {
@@ -82,7 +115,17 @@ impl NotificationQueue {
         let pre_kill_hook = PreKillHook::start()?;
         let thread =
             std::thread::Builder::new().name("notifications".into()).spawn(move || work.run())?;
-        Ok(Self { sender, dropped, queued, running, pre_kill_hook, thread: Some(thread) })
+        Ok(Self {
+            sender,
+            slots,
+            returned,
+            returning,
+            dropped,
+            queued,
+            running,
+            pre_kill_hook,
+            thread: Some(thread),
+        })
     }
 
     /// Applies a configuration.
@@ -97,6 +140,19 @@ impl NotificationQueue {
             self.queued.fetch_sub(1, Ordering::Relaxed);
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// A slot of the user. `None`: its owner has none left, and the notification is dropped.
+    fn slot(&self, uid: Uid) -> Option<Slot> {
+        let (owner, mut slots) = (Owner::User(uid), self.slots.borrow_mut());
+        for (owner, uid) in self.returned.try_iter() {
+            slots.give_back(owner, uid);
+        }
+        if slots.take(owner, uid).is_err() {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+            return None;
+        }
+        Some(Slot { owner, uid, returned: self.returning.clone() })
     }
 
     /// Work that would be lost if the threads ended now.
@@ -117,17 +173,34 @@ impl NotificationQueue {
 
     /// Logs a kill decision.
     pub fn decided(&self, why: &Why) {
-        self.send(Notification::Decided(Box::new(why.clone())));
+        if let Some(slot) = self.slot(charged_user(why)) {
+            self.send(Notification::Decided(Box::new(why.clone()), slot));
+        }
     }
 
     /// Logs the outcome of a kill.
     pub fn ended(&self, why: &Why) {
-        self.send(Notification::Ended(Box::new(why.clone())));
+        if let Some(slot) = self.slot(charged_user(why)) {
+            self.send(Notification::Ended(Box::new(why.clone()), slot));
+        }
     }
 
     /// Warns that a soft limit was crossed.
     pub fn soft_limit_crossed(&self, warning: SoftLimitWarning) {
-        self.send(Notification::SoftLimitCrossed(warning));
+        let member = warning.members.first().copied();
+        if let Some(slot) = self.slot(warning.account.user().or(member).unwrap_or(Uid::NONE)) {
+            self.send(Notification::SoftLimitCrossed(warning, slot));
+        }
+    }
+}
+
+/// The user of the account whose limit was exceeded, who may have processes with other uids; for a
+/// group or a cgroup, the victim's.
+fn charged_user(why: &Why) -> Uid {
+    let victim = why.victim.as_ref().and_then(|victim| victim.uid);
+    match why.account.kind {
+        AccountKind::User => Uid(why.account.uid),
+        _ => victim.unwrap_or(Uid::NONE),
     }
 }
 
@@ -187,19 +260,20 @@ impl Work {
     fn handle(&mut self, notification: Notification) {
         match notification {
             Notification::Configure(config) => self.config = *config,
-            Notification::Decided(why) => log_decision(&why),
-            Notification::Ended(why) => {
+            Notification::Decided(why, _slot) => log_decision(&why),
+            Notification::Ended(why, slot) => {
                 log_outcome(&why);
                 if !self.config.hooks.after.is_empty() {
-                    self.running.start(&self.config.hooks.after, "after", &facts(&why));
+                    let (program, facts) = (self.config.hooks.after.clone(), facts(&why));
+                    self.running.start(Start { program, hook: "after", facts, slot });
                 }
             }
-            Notification::SoftLimitCrossed(warning) => self.warn(&warning),
+            Notification::SoftLimitCrossed(warning, slot) => self.warn(&warning, slot),
             Notification::End => {}
         }
     }
 
-    fn warn(&mut self, warning: &SoftLimitWarning) {
+    fn warn(&mut self, warning: &SoftLimitWarning, slot: Slot) {
         let SoftLimitWarning { account, group, cgroup, members, used_bytes, hard_bytes } = warning;
         let pause = Duration::from_secs(self.config.warnings.interval_s);
         self.warned.retain(|_, at| at.elapsed() < pause);
@@ -229,9 +303,10 @@ impl Work {
                 format!("{account} exceeds its soft limit: {usage}")
             }
         };
-        if !self.config.hooks.warn.is_empty() {
-            self.running.start(&self.config.hooks.warn, "warn", &facts);
-        }
         log_warning(&message, &facts);
+        if !self.config.hooks.warn.is_empty() {
+            let program = self.config.hooks.warn.clone();
+            self.running.start(Start { program, hook: "warn", facts, slot });
+        }
     }
 }

@@ -20,7 +20,7 @@ pub(super) struct SavedVictim {
     token: KillToken,
     pid: u32,
     uid: Uid,
-    #[serde(alias = "start_ticks")]
+    #[serde(rename = "start_ticks")]
     start_number: u64,
     pidfd: KeptFd,
 }

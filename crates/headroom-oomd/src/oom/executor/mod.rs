@@ -279,6 +279,7 @@ fn run_pre_kill_hook(plan: &KillPlan, records: &Records) {
     records.run_pre_kill_hook(PreKillInfo {
         pid: victim.id.pid,
         uid: victim.uid,
+        owner: victim.account.user().unwrap_or(victim.uid),
         bytes: victim.charged_bytes(),
         hard_bytes: plan.hard_bytes,
         trigger: plan.trigger,
