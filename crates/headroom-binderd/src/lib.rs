@@ -24,9 +24,10 @@ use binder_fuse::{Config, DeviceOwner, Event, MappingChoice, MountNamespace, Rin
 use clap::Parser;
 use control::binderd::Reply;
 use headroom_daemon::Signals;
-use headroom_daemon::message::{PlainWriter, plain};
+use headroom_daemon::message::plain;
 use headroom_daemon::privileges;
 use headroom_daemon::signals::Signal;
+use headroom_daemon::stderr::prompt_stderr;
 use headroom_daemon::upgrade::{Completion, UpgradeRequests};
 use owners::Uid;
 use tracing_subscriber::EnvFilter;
@@ -177,7 +178,7 @@ pub fn main() -> ExitCode {
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(std::io::stderr().is_terminal() && !no_color)
-        .with_writer(|| PlainWriter(std::io::stderr()))
+        .with_writer(prompt_stderr)
         .init();
     let run_folder = args.run_folder.clone();
     binder_fuse::serve(move || {

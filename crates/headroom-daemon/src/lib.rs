@@ -7,6 +7,7 @@
 //! * [`signals`]: signals as a file descriptor;
 //! * [`service_manager`]: readiness and watchdog notifications;
 //! * [`upgrade`]: replaces the program of a running daemon;
+//! * [`stderr`]: log lines that do not block the daemon;
 //! * [`user_database`]: users and groups by name and number.
 
 pub mod message;
@@ -15,6 +16,7 @@ pub mod page_out;
 pub mod privileges;
 pub mod service_manager;
 pub mod signals;
+pub mod stderr;
 pub mod upgrade;
 pub mod user_database;
 

@@ -31,8 +31,8 @@ fn open_with(pid: u32, flags: libc::c_int) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// The number of the process: no other process has had it since boot, and a process that was started
-/// later has a larger one. `None`: the kernel is older than 6.9.
+/// The number of the process: no other process has had it since boot, and a process that was
+/// started later has a larger one. `None`: the kernel is older than 6.9.
 pub fn number(pidfd: impl AsFd) -> Option<u64> {
     let filesystem = rustix::fs::fstatfs(&pidfd).ok()?;
     if i64::try_from(filesystem.f_type) != Ok(PID_FS_MAGIC) {

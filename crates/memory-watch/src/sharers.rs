@@ -93,7 +93,7 @@ impl Sharers {
     /// `sizes` has the address space of each sample.
     ///
     /// Returns the processes that were not compared yet, and whose address space looks like that of
-    /// their parent: the child of a `vfork` should not count, and should not be killed with it.
+    /// their parent: the child of a `vfork` must not count. They are not killed together for that.
     pub fn name_shared(
         &mut self,
         samples: &mut [ProcessSample],

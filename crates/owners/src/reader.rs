@@ -39,9 +39,9 @@ impl NamespaceReader {
         Ok(Self { proc: proc.to_owned(), own })
     }
 
-    /// The user namespaces that a process (or a thread) is in, innermost first, below the reader's own. Empty if
-    /// the process is in the reader's own namespace, or in one that the reader may not inspect
-    /// (above its own, or beside it).
+    /// The user namespaces that a process (or a thread) is in, innermost first, below the reader's
+    /// own. Empty if the process is in the reader's own namespace, or in one that the reader may
+    /// not inspect (above its own, or beside it).
     pub fn namespaces(&self, pid: u32) -> io::Result<Vec<NamespaceLevel>> {
         match pidfd::open_thread(pid) {
             Ok(pidfd) => self.namespaces_of(pidfd.as_fd(), pid),

@@ -118,8 +118,8 @@ fn parse_stat(stat: &[u8]) -> Option<Stat> {
     Some(Stat { kernel_thread: flags & PF_KTHREAD != 0, start_ticks })
 }
 
-/// Parses `/proc/<pid>/status`, of which the end may be missing: with hundreds of groups the file is
-/// longer than the buffer.
+/// Parses `/proc/<pid>/status`, of which the end may be missing: with hundreds of groups the file
+/// is longer than the buffer.
 fn parse_status(status: &[u8]) -> Option<Status> {
     let value = |key: &[u8]| {
         let mut lines = status.split(|b| *b == b'\n');

@@ -29,6 +29,8 @@ const CPU_PERCENT: u64 = 10;
 const SLOWDOWN: u32 = 3;
 /// Additional duration that the scheduler of a busy machine may cause.
 const SLOWDOWN_SLACK: Duration = Duration::from_millis(15);
+/// Makes the daemon find the programs of all processes.
+const RULES: &str = "[[rule]]\nkill = \"avoid\"\nexe = \"/usr/sbin/sshd\"\n";
 /// Time for which the daemon is measured without an attack.
 const CALM: Duration = Duration::from_millis(1500);
 
@@ -123,7 +125,7 @@ fn play_once(
     others: &mut Others<'_>,
 ) -> anyhow::Result<AttackOutcome> {
     let limit = attack.limit_mib * MIB;
-    let mut daemon = Daemon::start(backend, "")?;
+    let mut daemon = Daemon::start(backend, RULES)?;
     daemon.set_limit(ATTACKER.uid, limit)?;
     others.processes.push(start_innocent(attack, &daemon)?);
     others.processes.extend(attack.witness.prepare(&daemon)?);

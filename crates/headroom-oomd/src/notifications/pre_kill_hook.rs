@@ -1,8 +1,9 @@
 //! The program that runs before a kill, within a time budget.
 //!
 //! Waiting threads start it, one for each owner whose program runs, maybe beyond its budget. The
-//! executor stores the facts in atomics, wakes a thread, and waits until the program has exited or the budget is spent: three system calls, no allocation, no
-//! lock. A kill by the kernel program, in a page fault, has no pre-kill hook.
+//! executor stores the facts in atomics, wakes a thread, and waits until the program has exited or
+//! the budget is spent: three system calls, no allocation, no lock. A kill by the kernel program,
+//! in a page fault, has no pre-kill hook.
 
 use std::io;
 use std::os::fd::OwnedFd;

@@ -2,12 +2,13 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 
 use memory_ledger::rules::{Facts, Rule, Rules};
 use memory_ledger::{Comm, KillPreference, Process, ProcessId, Uid};
 use memory_watch::process::Proc;
+use owners::Owner;
+
+use crate::usage::{Answer, BoundedReader, Question};
 
 /// Lifetime of the cache, nanoseconds: a process can move to another cgroup, or execute another
 /// program with the same name.
@@ -17,6 +18,8 @@ const CACHE_NS: u64 = 5_000_000_000;
 pub struct RulePreferences {
     rules: Rules,
     proc: Proc,
+    /// `exe` waits for a process in `execve`, and its path may be on a file server of a user.
+    reader: BoundedReader,
     cache: HashMap<ProcessId, Cached>,
     /// When the cache is emptied, nanoseconds, CLOCK_MONOTONIC.
     expires_ns: u64,
@@ -30,7 +33,8 @@ struct Cached {
 impl RulePreferences {
     /// Starts with an empty cache.
     pub fn new(rules: Rules) -> Self {
-        Self { rules, proc: Proc::default(), cache: HashMap::new(), expires_ns: 0 }
+        let reader = BoundedReader::default();
+        Self { rules, proc: Proc::default(), reader, cache: HashMap::new(), expires_ns: 0 }
     }
 
     /// The rules.
@@ -65,7 +69,7 @@ impl RulePreferences {
             process.preference = match cached {
                 Some(cached) => cached.preference,
                 None => {
-                    let mut facts = Files::new(&mut self.proc, process);
+                    let mut facts = Files::new(&mut self.proc, &mut self.reader, process);
                     let preference = self.rules.preference(&mut facts);
                     self.cache.insert(process.id, Cached { comm: process.comm, preference });
                     preference
@@ -78,6 +82,7 @@ impl RulePreferences {
 /// A process's files in `/proc`, each read at most once.
 struct Files<'a> {
     proc: &'a mut Proc,
+    reader: &'a mut BoundedReader,
     process: &'a Process,
     cmdline: Option<Option<String>>,
     exe: Option<Option<String>>,
@@ -85,8 +90,8 @@ struct Files<'a> {
 }
 
 impl<'a> Files<'a> {
-    fn new(proc: &'a mut Proc, process: &'a Process) -> Self {
-        Self { proc, process, cmdline: None, exe: None, cgroup: None }
+    fn new(proc: &'a mut Proc, reader: &'a mut BoundedReader, process: &'a Process) -> Self {
+        Self { proc, reader, process, cmdline: None, exe: None, cgroup: None }
     }
 }
 
@@ -105,10 +110,17 @@ impl Facts for Files<'_> {
     }
 
     fn exe(&mut self) -> Option<&str> {
-        let path = self.proc.root().join(self.process.id.pid.to_string()).join("exe");
+        let Process { id, account, uid, .. } = *self.process;
         let read = || {
-            let target = std::fs::read_link(&path).ok()?;
-            is_same_file(&path, &target).then(|| target.to_string_lossy().into_owned())
+            // In the midst of `execve`, of which its end would have to be awaited.
+            if self.proc.status(id.pid).ok()?.code_bytes == Some(0) {
+                return None;
+            }
+            let owner = Owner::User(account.user().unwrap_or(uid));
+            match self.reader.read(owner, Question::Program(id.pid)) {
+                Some(Answer::Program(program)) => program,
+                _ => None,
+            }
         };
         self.exe.get_or_insert_with(read).as_deref()
     }
@@ -122,16 +134,6 @@ impl Facts for Files<'_> {
         };
         self.cgroup.get_or_insert_with(read).as_deref()
     }
-}
-
-/// Whether both paths are the same file. A user can mount its own program over any path in its own
-/// mount namespace, so the path must name the same file in the mount namespace of init or of the
-/// daemon (the service's namespace hides some directories).
-fn is_same_file(exe: &Path, target: &Path) -> bool {
-    let file = |path: &Path| std::fs::metadata(path).map(|it| (it.dev(), it.ino())).ok();
-    let of_init = Path::new("/proc/1/root").join(target.strip_prefix("/").unwrap_or(target));
-    let running = file(exe);
-    running.is_some() && (running == file(&of_init) || running == file(target))
 }
 
 #[cfg(test)]
@@ -195,7 +197,9 @@ mod tests {
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
         let process = Process { id: ProcessId { pid: child.id(), start_time: 1 }, ..ourselves() };
-        let exe = Files::new(&mut Proc::default(), &process).exe().map(str::to_owned);
+        let exe = Files::new(&mut Proc::default(), &mut BoundedReader::default(), &process)
+            .exe()
+            .map(str::to_owned);
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(exe, None);

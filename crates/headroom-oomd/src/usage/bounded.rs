@@ -1,12 +1,15 @@
 //! Reads a process or a slice within a bounded time.
 //!
 //! Reading `smaps_rollup`, `maps` or `fd/N` waits for the process's mmap lock or for its `execve`,
-//! reading `memory.stat` for the statistics of all cgroups below. A read cannot be interrupted, so a
-//! reader thread does it, which is abandoned after a timeout and exits when the read has ended. An
-//! owner whose processes block all readers that it may block only makes its own processes unread.
+//! reading `memory.stat` for the statistics of all cgroups below. A read cannot be interrupted, so
+//! a reader thread does it, which is abandoned after a timeout and exits when the read has ended.
+//! An owner whose processes block all readers that it may block only makes its own processes
+//! unread.
 
 use std::collections::BTreeMap;
 use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -33,7 +36,7 @@ pub(super) const BATCH: usize = 16;
 
 /// A read request.
 #[derive(Clone)]
-pub(super) enum Question {
+pub(crate) enum Question {
     /// The proportional set size of a process.
     Rollup(u32),
     /// The mapped ranges of files that are not on a disk in a process.
@@ -42,6 +45,8 @@ pub(super) enum Question {
     Mapped(u32, Arc<[FileId]>),
     /// The files that a process holds open; checks at most this number of descriptors.
     OpenFiles(u32, usize),
+    /// The program that a process runs.
+    Program(u32),
     /// The charge of a user's slice.
     Slice(Arc<Cgroups>, SliceQuery),
 }
@@ -59,7 +64,8 @@ impl Question {
             Self::Rollup(pid)
             | Self::Ranges(pid)
             | Self::Mapped(pid, _)
-            | Self::OpenFiles(pid, _) => Subject::Process(*pid),
+            | Self::OpenFiles(pid, _)
+            | Self::Program(pid) => Subject::Process(*pid),
             Self::Slice(_, query) => Subject::Slice(query.uid),
         }
     }
@@ -83,6 +89,7 @@ impl Question {
                 let (files, checked) = proc.open_files(pid, most).ok()?;
                 Some(Answer::OpenFiles { files, checked })
             }
+            Self::Program(pid) => Some(Answer::Program(program_of(proc, pid))),
             Self::Slice(cgroups, query) => Some(Answer::Slice(slice_bytes(&cgroups, proc, &query))),
         }
     }
@@ -98,7 +105,7 @@ impl Subject {
     }
 }
 
-pub(super) enum Answer {
+pub(crate) enum Answer {
     Rollup(SmapsRollup),
     /// The process has exited.
     Exited,
@@ -109,6 +116,8 @@ pub(super) enum Answer {
         /// Descriptors that were checked.
         checked: usize,
     },
+    /// See [`program_of`].
+    Program(Option<String>),
     /// See [`slice_bytes`].
     Slice(Option<u64>),
 }
@@ -159,7 +168,7 @@ struct Abandoned {
 }
 
 /// Reads processes and slices, each with a timeout.
-pub(super) struct BoundedReader {
+pub(crate) struct BoundedReader {
     reader: Option<Reader>,
     abandoned: Vec<Abandoned>,
     /// Abandoned readers of each owner.
@@ -187,7 +196,7 @@ impl BoundedReader {
     }
 
     /// Reads an object of this owner. `None`: it cannot be read, or the read has timed out.
-    pub(super) fn read(&mut self, owner: Owner, question: Question) -> Option<Answer> {
+    pub(crate) fn read(&mut self, owner: Owner, question: Question) -> Option<Answer> {
         self.read_all(&[(owner, question)]).pop().flatten()
     }
 
@@ -264,6 +273,24 @@ fn uid_of(owner: Owner) -> Uid {
         Owner::User(uid) => uid,
         Owner::Namespace(_) => Uid::NONE,
     }
+}
+
+/// The path of the program that a process runs, if it is that file outside of the process's mount
+/// namespace, too.
+fn program_of(proc: &Proc, pid: u32) -> Option<String> {
+    let exe = proc.root().join(pid.to_string()).join("exe");
+    let target = std::fs::read_link(&exe).ok()?;
+    is_same_file(&exe, &target).then(|| target.to_string_lossy().into_owned())
+}
+
+/// Whether both paths are the same file. A user can mount its own program over any path in its own
+/// mount namespace, so the path must name the same file in the mount namespace of init or of the
+/// daemon (the service's namespace hides some directories).
+fn is_same_file(exe: &Path, target: &Path) -> bool {
+    let file = |path: &Path| std::fs::metadata(path).map(|it| (it.dev(), it.ino())).ok();
+    let of_init = Path::new("/proc/1/root").join(target.strip_prefix("/").unwrap_or(target));
+    let running = file(exe);
+    running.is_some() && (running == file(&of_init) || running == file(target))
 }
 
 fn start() -> io::Result<Reader> {

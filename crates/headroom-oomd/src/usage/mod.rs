@@ -17,6 +17,7 @@ mod open_files;
 mod slice;
 mod worker;
 
+pub(crate) use bounded::{Answer, BoundedReader, Question};
 pub(crate) use measure::machine_shmem_bytes;
 pub use measure::{Files, Held, Member, Request, Unlisted};
 pub use open_files::Holder;

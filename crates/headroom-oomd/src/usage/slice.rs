@@ -14,7 +14,7 @@ const MAX_STRAY: usize = 64;
 
 /// A query of a slice.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct SliceQuery {
+pub(crate) struct SliceQuery {
     pub(super) uid: Uid,
     /// All processes that are charged to the user.
     pub(super) pids: Vec<u32>,
