@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
 /// Magic number of the filesystem of pidfds (`linux/magic.h`, Linux 6.9).
-const PID_FS_MAGIC: i64 = 0x5049_4446;
+const PID_FS_MAGIC: rustix::fs::FsWord = 0x5049_4446;
 /// `PIDFD_GET_USER_NAMESPACE` (`linux/pidfd.h`, Linux 6.11).
 const PIDFD_GET_USER_NAMESPACE: libc::Ioctl = 0xff09;
 
@@ -35,7 +35,7 @@ fn open_with(pid: u32, flags: libc::c_int) -> io::Result<OwnedFd> {
 /// started later has a larger one. `None`: the kernel is older than 6.9.
 pub fn number(pidfd: impl AsFd) -> Option<u64> {
     let filesystem = rustix::fs::fstatfs(&pidfd).ok()?;
-    if i64::try_from(filesystem.f_type) != Ok(PID_FS_MAGIC) {
+    if filesystem.f_type != PID_FS_MAGIC {
         return None;
     }
     rustix::fs::fstat(pidfd).ok().map(|stat| stat.st_ino)

@@ -275,7 +275,6 @@ pub const ALL: &[Attack] = &[
         // The kernel frees the memory of a victim when its file server lets it exit.
         guarantee: Guarantee::VisibleMemory,
         witness: &HungExec,
-        ..PLAIN
     },
     Attack {
         name: "container-of-root",
