@@ -222,7 +222,7 @@ pub(crate) struct ClientHost {
 
 impl ClientHost {
     pub(crate) fn new(pages: Arc<PageServer>, device: Device) -> Self {
-        let closers = Closers::new();
+        let closers = Closers::for_files();
         let own_uid = Uid(rustix::process::geteuid().as_raw());
         Self {
             opens: Slab::default(),

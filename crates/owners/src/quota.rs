@@ -104,6 +104,11 @@ impl Quota {
         }
     }
 
+    /// The size it was created with.
+    pub fn size(&self) -> QuotaSize {
+        self.size
+    }
+
     /// Slots in use.
     pub fn taken(&self) -> usize {
         self.taken

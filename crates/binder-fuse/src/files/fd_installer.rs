@@ -19,12 +19,12 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use binder_driver::Caller;
+use client_files::{Charge, ClientFile, Closers};
 use headroom_linux::sched::leave_realtime;
 use owners::Owner;
 use rustix::event::EventfdFlags;
 use rustix::thread::sched_getcpu;
 
-use super::closing::{Charge, ClientFile, Closers};
 use super::install::{Failure, Installation, ReadRoom, SocketKeeper, close_all, install};
 use super::tracee::{CallStop, End, Lost, Tracee};
 use crate::channel::Channel;

@@ -6,7 +6,8 @@ use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::closing::{Charge, ClientFile, Closers};
+use client_files::{Charge, ClientFile, Closers};
+
 use super::store::fetch;
 use super::system_call::{Abi, Frame, SystemCall};
 use super::tracee::{Lost, Tracee};

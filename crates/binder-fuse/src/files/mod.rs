@@ -6,7 +6,6 @@
 //! its own ([`install`]), and resumed. Worker threads do that ([`fd_installer`]) and report to the
 //! event loop. A receiver that was started under our seccomp filter is not stopped ([`trap`]).
 
-mod closing;
 mod fd_installer;
 mod install;
 pub(crate) mod ptrace;
@@ -20,7 +19,7 @@ mod system_call;
 mod tracee;
 mod trap;
 
-pub(crate) use closing::{Charge, ClientFile, Closers, half_of_descriptors};
+pub(crate) use client_files::{Charge, ClientFile, Closers, half_of_descriptors};
 pub(crate) use fd_installer::{Completion, FdInstaller, Job, MemoryWrite, Outcome};
 pub(crate) use install::ReadRoom;
 pub(crate) use store::{SavedFiles, Store};

@@ -5,14 +5,14 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 
 use binder_driver::{Errno, FileToken};
+use client_files::{Charge, ClientFile, Closers};
 use headroom_linux::kept_fd::KeptFd;
 use headroom_linux::mountinfo::Device;
 use keyed_slab::{Key, Slab, key_types};
-use owners::Owner;
+use owners::{Exhausted, Owner};
 use rustix::fs::{AtFlags, Statx, StatxFlags, statx};
 use serde::{Deserialize, Serialize};
 
-use super::closing::{Charge, ClientFile, Closers, exhausted};
 use super::registers::SUPPORTED;
 use crate::task_watch::{TaskKind, pidfd_of};
 
@@ -136,6 +136,13 @@ pub(crate) fn fetch(tid: u32, fd: i32) -> io::Result<OwnedFd> {
     }
 }
 
+/// The errno for a sender if its file is refused.
+fn exhausted(charge: Charge, why: Exhausted) -> io::Error {
+    let all = if why == Exhausted::All { " (all owners together)" } else { "" };
+    tracing::debug!("{}: too many files are passed at a time{all}", charge.owner);
+    io::Error::from_raw_os_error(libc::ENOMEM)
+}
+
 #[cfg(test)]
 mod tests {
     use owners::{Owner, Uid};
@@ -153,7 +160,7 @@ mod tests {
     #[test]
     fn a_taken_file_belongs_to_the_sender_until_it_is_dropped() {
         let (mut read, mut write) = std::io::pipe().unwrap();
-        let mut store = Store::new(Closers::new());
+        let mut store = Store::new(Closers::for_files());
         let token = store.take(CHARGE, own_tid(), write.as_raw_fd() as u32).unwrap();
         let taken = store.get(token).unwrap();
         write.write_all(b"one").unwrap();
@@ -168,7 +175,7 @@ mod tests {
 
     #[test]
     fn an_invalid_descriptor_is_ebadf() {
-        let mut store = Store::new(Closers::new());
+        let mut store = Store::new(Closers::for_files());
         for fd in [1 << 20, u32::MAX] {
             assert_eq!(store.take(CHARGE, own_tid(), fd), Err(Errno::EBADF));
         }

@@ -16,9 +16,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use binder_driver::ProcessId;
+use client_files::ClientFile;
 use ioctl_trap::{HeldCalls, Listener, PLACES, Trapped};
 
-use super::closing::ClientFile;
 use crate::sync::lock;
 
 /// Bytes of a thread's stack.

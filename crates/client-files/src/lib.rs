@@ -1,11 +1,11 @@
-//! Files of clients, charged to an owner until they are closed.
+//! Files of clients, charged to an owner until they are closed, and connections that may carry such
+//! files.
 //!
 //! A client can make a close block for an arbitrary time: a socket with `SO_LINGER`, a file of a
 //! FUSE server, an open of our own filesystem, which waits for our event loop. So threads close the
 //! files, a bounded number of them for one owner, and the quota is returned after the close.
 
 use std::collections::{HashMap, VecDeque};
-use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -14,8 +14,6 @@ use std::time::Duration;
 use headroom_linux::sched::leave_realtime;
 use owners::{Exhausted, Owner, Quota, QuotaSize, Uid};
 use serde::{Deserialize, Serialize};
-
-use crate::sync::lock;
 
 /// Maximum number of files of one owner.
 const MAX_FILES_OF_AN_OWNER: usize = 4096;
@@ -31,29 +29,35 @@ const IDLE: Duration = Duration::from_secs(10);
 
 /// Size of the quota of one half of this process's descriptors, for items that take `each` of them:
 /// one half is for opens of devices, the other one for files of clients.
-pub(crate) fn half_of_descriptors(each: usize, most_of_an_owner: usize) -> QuotaSize {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    let descriptors = usize::try_from(limit.unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
-    let slots = descriptors / 2 / each;
+pub fn half_of_descriptors(each: usize, most_of_an_owner: usize) -> QuotaSize {
+    let slots = descriptors() / 2 / each;
     QuotaSize { slots, reserved: slots / RESERVED_PART, of_an_owner: most_of_an_owner.min(slots) }
 }
 
 /// The owner and uid that a file is charged to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Charge {
-    pub(crate) owner: Owner,
-    pub(crate) uid: Uid,
+pub struct Charge {
+    /// The owner, whose quota counts it.
+    pub owner: Owner,
+    /// The uid, which has a part of its owner's quota.
+    pub uid: Uid,
+}
+
+/// Locks, also after a panic of another thread: the data is consistent between any two statements.
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A file of a client. Dropping it does not block.
-pub(crate) struct ClientFile {
+pub struct ClientFile {
     file: ManuallyDrop<OwnedFd>,
     charge: Charge,
     closers: Closers,
 }
 
 impl ClientFile {
-    pub(crate) fn charge(&self) -> Charge {
+    /// The owner and uid that it is charged to.
+    pub fn charge(&self) -> Charge {
         self.charge
     }
 }
@@ -74,7 +78,7 @@ impl Drop for ClientFile {
 
 /// The files, and the threads that close them.
 #[derive(Clone)]
-pub(crate) struct Closers(Arc<Shared>);
+pub struct Closers(Arc<Shared>);
 
 struct Shared {
     state: Mutex<State>,
@@ -99,8 +103,16 @@ struct Closing {
 }
 
 impl Closers {
-    pub(crate) fn new() -> Self {
+    /// For files in transit: half of the descriptors, the other half is for opens of devices.
+    pub fn for_files() -> Self {
         Self::with_size(half_of_descriptors(1, MAX_FILES_OF_AN_OWNER))
+    }
+
+    /// For connections: a quarter of the descriptors. An owner has no part of its own, since it is
+    /// known only once a connection is accepted.
+    pub fn for_connections() -> Self {
+        let slots = descriptors() / 4;
+        Self::with_size(QuotaSize { slots, reserved: 0, of_an_owner: slots })
     }
 
     fn with_size(size: QuotaSize) -> Self {
@@ -116,7 +128,7 @@ impl Closers {
 
     /// Reserves a slot for a file, which [`hold`](Self::hold) uses or
     /// [`give_back`](Self::give_back) releases.
-    pub(crate) fn reserve(&self, charge: Charge) -> Result<(), Exhausted> {
+    pub fn reserve(&self, charge: Charge) -> Result<(), Exhausted> {
         let quota = &mut lock(&self.0.state).quota;
         // The quota itself bounds every owner but root; this bounds root as well.
         if quota.held(charge.owner) >= MAX_FILES_OF_AN_OWNER {
@@ -126,23 +138,29 @@ impl Closers {
     }
 
     /// Releases a slot for a file that was not fetched.
-    pub(crate) fn give_back(&self, charge: Charge) {
+    pub fn give_back(&self, charge: Charge) {
         lock(&self.0.state).quota.give_back(charge.owner, charge.uid);
     }
 
     /// Wraps a file for which a slot was reserved.
-    pub(crate) fn hold(&self, file: OwnedFd, charge: Charge) -> ClientFile {
+    pub fn hold(&self, file: OwnedFd, charge: Charge) -> ClientFile {
         ClientFile { file: ManuallyDrop::new(file), charge, closers: self.clone() }
     }
 
     /// Wraps a file and charges it even if the quota is exceeded.
-    pub(crate) fn adopt(&self, file: OwnedFd, charge: Charge) -> ClientFile {
+    pub fn adopt(&self, file: OwnedFd, charge: Charge) -> ClientFile {
         lock(&self.0.state).quota.insert(charge.owner, charge.uid);
         self.hold(file, charge)
     }
 
+    /// Whether the quota of all owners is used up.
+    pub fn is_full(&self) -> bool {
+        let quota = &lock(&self.0.state).quota;
+        quota.taken() >= quota.size().slots
+    }
+
     /// An owner of files that are being closed.
-    pub(crate) fn owner_of_closes(&self) -> Option<Owner> {
+    pub fn owner_of_closes(&self) -> Option<Owner> {
         lock(&self.0.state).owners.keys().next().copied()
     }
 
@@ -237,11 +255,10 @@ impl State {
     }
 }
 
-/// The errno for a sender if its file is refused.
-pub(crate) fn exhausted(charge: Charge, why: Exhausted) -> io::Error {
-    let all = if why == Exhausted::All { " (all owners together)" } else { "" };
-    tracing::debug!("{}: too many files are passed at a time{all}", charge.owner);
-    io::Error::from_raw_os_error(libc::ENOMEM)
+/// Descriptors that this process may have.
+fn descriptors() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    usize::try_from(limit.unwrap_or(u64::MAX)).unwrap_or(usize::MAX)
 }
 
 #[cfg(test)]
