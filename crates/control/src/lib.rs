@@ -8,6 +8,7 @@
 //! * [`lease`]: messages and memory shared by tmalloc clients and `headroom-oomd`, binary;
 //! * [`metrics`]: counters of both in the text format of Prometheus;
 //! * [`server`]: an event-loop friendly server, never blocked by a client;
+//! * [`listener`], [`peer_socket`]: sockets of a server, of which no call blocks;
 //! * [`subscription`]: a client that receives events;
 //! * [`client`]: a blocking client with a time limit.
 #![forbid(unsafe_code)]
@@ -17,10 +18,13 @@ pub mod client;
 pub mod configuration;
 pub mod frame;
 pub mod lease;
+pub mod listener;
 pub mod metrics;
 pub mod oomd;
 mod peer;
+pub mod peer_socket;
 pub mod server;
+mod socket_file;
 pub mod subscription;
 
 use std::path::PathBuf;
@@ -29,6 +33,7 @@ pub use client::Client;
 pub use owners::Uid;
 pub use peer::Peer;
 pub use server::{Answer, Listeners, Request, RequestId, Server};
+pub use socket_file::check_free;
 
 /// Version of the messages of both control sockets: field `protocol` of the status. It changes when
 /// a message of an earlier release is not understood any more (docs/stability.md).
@@ -59,6 +64,14 @@ pub enum ControlError {
     /// The socket is served already.
     #[error("{0}: another daemon listens on this socket; stop it or use another --socket")]
     InUse(PathBuf),
+    /// The path of a socket is taken by another kind of file.
+    #[error("{path}: this is {what}, not a daemon's socket; move it or use another --socket")]
+    NotASocket {
+        /// The path.
+        path: PathBuf,
+        /// What is there.
+        what: &'static str,
+    },
     /// A system call failed.
     #[error("{path}: {doing}: {errno}")]
     Io {

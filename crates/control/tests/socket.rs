@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use control::{Answer, Client, ControlError, Peer, Request, Server, Uid, oomd};
+use control::{Answer, Client, ControlError, Listeners, Peer, Request, Server, Uid, oomd};
+use headroom_linux::pass_rights::{self, PassRights};
+use test_support::lingering::{LingeringSockets, MOST_FILES};
 use test_support::{privileged, spawn_as};
 
 /// A uid without an account.
@@ -29,11 +31,20 @@ impl Drop for Running {
 }
 
 /// A server for which `turn` is called whenever it is readable.
-fn run(mode: u32, mut turn: impl FnMut(&mut Server) + Send + 'static) -> Running {
+fn run(mode: u32, turn: impl FnMut(&mut Server) + Send + 'static) -> Running {
     let dir = tempfile::tempdir().unwrap();
     std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let path = dir.path().join("run/test.sock");
-    let mut server = Server::bind(&path, mode).unwrap();
+    let server = Server::bind(&path, mode).unwrap();
+    run_server(dir, server, turn)
+}
+
+fn run_server(
+    dir: tempfile::TempDir,
+    mut server: Server,
+    mut turn: impl FnMut(&mut Server) + Send + 'static,
+) -> Running {
+    let path = server.path().to_owned();
     let stop = Arc::new(AtomicBool::new(false));
     let stopped = stop.clone();
     let thread = std::thread::spawn(move || {
@@ -58,12 +69,29 @@ fn start() -> Running {
 }
 
 fn start_for(mode: u32) -> Running {
-    run(mode, |server| {
-        server.serve(|peer: Peer, request: Result<usize, String>| match request {
-            Ok(len) => Ok("y".repeat(len)),
-            Err(error) => Err(format!("uid {}: {error}", peer.uid)),
-        });
-    })
+    run(mode, answer)
+}
+
+fn answer(server: &mut Server) {
+    server.serve(|peer: Peer, request: Result<usize, String>| match request {
+        Ok(len) => Ok("y".repeat(len)),
+        Err(error) => Err(format!("uid {}: {error}", peer.uid)),
+    });
+}
+
+/// As [`start_for`], as on a kernel that accepts (before Linux 6.16) or refuses files.
+fn start_with(rights: PassRights) -> Running {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let server = Server::bind(&dir.path().join("test.sock"), 0o666).unwrap();
+    if rights == PassRights::Accepted {
+        let Listeners { all, root } = server.listeners();
+        for listener in [Some(all), root].into_iter().flatten() {
+            // Fails on a kernel that always accepts them.
+            let _ = pass_rights::set(listener, PassRights::Accepted);
+        }
+    }
+    run_server(dir, server, answer)
 }
 
 #[test]
@@ -352,4 +380,121 @@ fn root_has_a_socket_of_its_own_where_others_may_connect() {
     assert!(!root.exists());
     let running = start_for(0o600);
     assert!(!running.path.with_file_name("test-root.sock").exists());
+}
+
+/// Connections of one user with files in their first packets: those that are served, and those that
+/// are refused because of the quota. Then requests of others.
+fn send_files_and_call(rights: PassRights) {
+    let running = start_with(rights);
+    let path = running.path.clone();
+    let attack = spawn_as(USER, move || {
+        let mut ends = Vec::new();
+        let mut connections = Vec::new();
+        for _ in 0..12 {
+            let sockets = LingeringSockets::new(MOST_FILES / 12).unwrap();
+            let fd = Client::connect(&path).unwrap().into_fd();
+            match sockets.pass(&fd, b".1") {
+                Ok(()) => {
+                    assert_eq!(rights, PassRights::Accepted);
+                    ends.extend(sockets.leave());
+                }
+                Err(rustix::io::Errno::PERM) => assert_eq!(rights, PassRights::Refused),
+                // The connection may be refused already.
+                Err(errno) => assert_eq!(errno, rustix::io::Errno::PIPE),
+            }
+            connections.push(fd);
+        }
+        (ends, connections)
+    });
+    let (ends, connections) = attack.join().unwrap();
+    // Each request fails after 30 s if the event loop is blocked.
+    let calls = |count| {
+        let mut client = Client::connect(&running.path).unwrap();
+        for _ in 0..count {
+            assert_eq!(client.call::<Result<String, String>>(&1).unwrap().unwrap(), "y");
+        }
+    };
+    calls(20);
+    // Closes the connections, some of which have unread packets.
+    drop(connections);
+    calls(20);
+    drop(ends);
+}
+
+#[test]
+fn files_of_clients_are_refused_and_delay_nobody() {
+    if !privileged() {
+        return;
+    }
+    let probe = rustix::net::socket(
+        rustix::net::AddressFamily::UNIX,
+        rustix::net::SocketType::SEQPACKET,
+        None,
+    );
+    if pass_rights::set(probe.unwrap(), PassRights::Refused).is_ok() {
+        send_files_and_call(PassRights::Refused);
+    }
+}
+
+#[test]
+fn files_that_a_kernel_accepts_are_closed_by_threads_and_delay_nobody() {
+    if privileged() {
+        send_files_and_call(PassRights::Accepted);
+    }
+}
+
+#[test]
+fn a_connection_with_a_file_is_closed_and_the_file_too() {
+    let running = start_with(PassRights::Accepted);
+    let fd = Client::connect(&running.path).unwrap().into_fd();
+    // Without files it is served.
+    rustix::net::send(&fd, b".1", rustix::net::SendFlags::NOSIGNAL).unwrap();
+    let mut packet = [0; 64];
+    let receive = |packet: &mut [u8]| {
+        rustix::net::recv(&fd, packet, rustix::net::RecvFlags::empty()).map(|(len, _)| len)
+    };
+    assert!(receive(&mut packet).unwrap() > 0);
+    let (read, write) = std::io::pipe().unwrap();
+    let files = [std::os::fd::AsFd::as_fd(&write)];
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut message = rustix::net::SendAncillaryBuffer::new(&mut space);
+    message.push(rustix::net::SendAncillaryMessage::ScmRights(&files));
+    let packets = [std::io::IoSlice::new(b".1")];
+    rustix::net::sendmsg(&fd, &packets, &mut message, rustix::net::SendFlags::NOSIGNAL).unwrap();
+    drop(write);
+    assert!(!matches!(receive(&mut packet), Ok(1..)), "the request is not answered");
+    assert_eq!(std::io::read_to_string(read).unwrap(), "");
+}
+
+#[test]
+fn only_the_socket_of_a_dead_daemon_is_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let refusal = |path: &std::path::Path| Server::bind(path, 0o666).err().unwrap().to_string();
+    std::fs::write(at("file.sock"), "kept").unwrap();
+    let error = refusal(&at("file.sock"));
+    assert!(error.ends_with(
+        "file.sock: this is a regular file, not a daemon's socket; move it or use another --socket"
+    ), "{error}");
+    assert_eq!(std::fs::read_to_string(at("file.sock")).unwrap(), "kept");
+
+    std::fs::create_dir(at("folder.sock")).unwrap();
+    assert!(refusal(&at("folder.sock")).contains("this is a folder"));
+
+    // The link leads to a dead socket, which stays, too.
+    drop(std::os::unix::net::UnixListener::bind(at("dead")).unwrap());
+    std::os::unix::fs::symlink(at("dead"), at("link.sock")).unwrap();
+    assert!(refusal(&at("link.sock")).contains("this is a symbolic link"));
+    assert!(at("link.sock").is_symlink() && at("dead").exists());
+
+    let _living = std::os::unix::net::UnixListener::bind(at("stream.sock")).unwrap();
+    assert!(refusal(&at("stream.sock")).contains("another daemon listens"));
+
+    // Another file that has taken the place is not removed at the end.
+    let server = Server::bind(&at("own.sock"), 0o666).unwrap();
+    std::fs::remove_file(at("own.sock")).unwrap();
+    std::fs::write(at("own.sock"), "kept").unwrap();
+    drop(server);
+    assert_eq!(std::fs::read_to_string(at("own.sock")).unwrap(), "kept");
+    assert!(!at("own-root.sock").exists());
 }

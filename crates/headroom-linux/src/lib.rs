@@ -5,6 +5,7 @@
 //! * [`folders`]: folders with a mode that does not depend on the umask;
 //! * [`kept_fd`]: file descriptors that stay open in the next executed program;
 //! * [`mountinfo`]: parses `/proc/<pid>/mountinfo`;
+//! * [`pass_rights`]: Unix sockets that refuse file descriptors;
 //! * [`pidfd`]: facts about a process that its pidfd shows;
 //! * [`sched`]: scheduling policy and priority of a thread, by `sched_setattr(2)`;
 //! * [`sealed_memfd`]: memory that is shared with another process, whose length is fixed;
@@ -14,6 +15,7 @@ pub mod clock;
 pub mod folders;
 pub mod kept_fd;
 pub mod mountinfo;
+pub mod pass_rights;
 pub mod pidfd;
 pub mod sched;
 pub mod sealed_memfd;

@@ -6,9 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Parser;
-use control::{
-    BINDERD_SOCKET, Client, ControlError, MARGIN_FILE, OOMD_SOCKET, PINS_FOLDER, STATE_FOLDER,
-};
+use control::{BINDERD_SOCKET, MARGIN_FILE, OOMD_SOCKET, PINS_FOLDER, STATE_FOLDER, check_free};
 use headroom_daemon::message::plain;
 use headroom_daemon::privileges::{self, PrivilegeError};
 use headroom_daemon::signals::Signal;
@@ -170,8 +168,8 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let log = Log::start().context("cannot start the log thread")?;
     // Checked before anything is killed. The socket itself is bound last, as the sign that limits
     // are in force.
-    if sockets.is_none() && Client::connect(&arguments.socket).is_ok() {
-        return Err(ControlError::InUse(arguments.socket.clone()).into());
+    if sockets.is_none() {
+        check_free(&arguments.socket)?;
     }
 
     let mut degraded = Vec::from_iter(warning);
@@ -219,7 +217,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     reload.started(degraded);
     let listening = Listening::start(&arguments.socket, SOCKET_MODE, sockets)?;
     let Listening { mut server, leases, completion } = listening;
-    let leases = Leases::start(&arguments.socket, leases, &mut oom)
+    let leases = Leases::start(&arguments.socket, leases, server.closers(), &mut oom)
         .context("cannot offer leases beside the control socket")?;
     let notifier = oom_control::status(&oom, &[]).notifier;
     tracing::info!(notifier, socket = %arguments.socket.display(), "ready");

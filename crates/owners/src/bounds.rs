@@ -377,13 +377,28 @@ pub const CLIENT_FILES: Bound = Bound {
     beyond: "the call that carries them fails",
 };
 
-/// Threads that close files of clients.
+/// Threads that close files of clients. The binder daemon has as many again for connections.
 pub const CLOSING_THREADS: Bound = Bound {
     name: "closing-threads",
-    daemon: Daemon::Binderd,
-    resource: "threads that close files of clients",
+    daemon: Daemon::Both,
+    resource: "threads that close files of clients, or connections with files",
     share: Share::Slots(QuotaSize { slots: 64, reserved: 0, of_an_owner: 2 }),
     beyond: "files wait to be closed",
+};
+
+/// Connections that may carry files, which is possible before Linux 6.16 only. Each occupies a
+/// descriptor until a thread has closed it. Those of one owner can fill it: the owner is known only
+/// once a connection is accepted.
+pub const CLOSING_CONNECTIONS: Bound = Bound {
+    name: "closing-connections",
+    daemon: Daemon::Both,
+    resource: "connections that are in use or to be closed, before Linux 6.16",
+    share: Share::Computed {
+        all: "a quarter of the descriptors",
+        owner: "no part",
+        root: "the rest of the descriptors",
+    },
+    beyond: "connections wait in the kernel; root has a socket of its own",
 };
 
 /// Shared-memory rings. Each occupies a descriptor and locks its memory.
@@ -417,5 +432,6 @@ pub const ALL: &[Bound] = &[
     OPENS,
     CLIENT_FILES,
     CLOSING_THREADS,
+    CLOSING_CONNECTIONS,
     RINGS,
 ];

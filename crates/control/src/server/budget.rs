@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use client_files::Closers;
 use owners::bounds::{CONTROL_ACCEPTS, CONTROL_TIME};
 use owners::{FairQueue, Owner, Rate, TokenBucket, TokenBuckets, Uid};
 use rustix::io::Errno;
@@ -177,8 +178,13 @@ impl Budget {
     }
 
     /// Whether a connection of a user other than root may be accepted.
-    pub(super) fn may_accept(&mut self) -> bool {
-        self.refuses = !self.accepts.is_ready(now_ns());
+    pub(super) fn may_accept(&mut self, closers: &Closers) -> bool {
+        let now_ns = now_ns();
+        if self.accepts.is_ready(now_ns) && closers.is_full() {
+            // More of them could use up the daemon's descriptors: tried again after a while.
+            self.accepts.charge(now_ns, 2 * ACCEPTS.burst);
+        }
+        self.refuses = !self.accepts.is_ready(now_ns);
         !self.refuses
     }
 
@@ -188,7 +194,7 @@ impl Budget {
     }
 
     /// Whether connections were refused and can be accepted again.
-    pub(super) fn accepts_again(&mut self) -> bool {
-        self.refuses && self.may_accept()
+    pub(super) fn accepts_again(&mut self, closers: &Closers) -> bool {
+        self.refuses && self.may_accept(closers)
     }
 }

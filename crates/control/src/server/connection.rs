@@ -1,14 +1,15 @@
 //! The connection of one client: received and queued packets.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustix::net::{SendFlags, send};
 use serde::de::DeserializeOwned;
 
 use crate::Peer;
 use crate::frame::{self, Decoder};
+use crate::peer_socket::{PeerSocket, Received as Packet};
 
 /// Maximum length of a request, bytes.
 const MAX_REQUEST: usize = 64 * 1024;
@@ -35,13 +36,13 @@ pub(super) enum Received<Q> {
     Part,
     /// No packet is available.
     Nothing,
-    /// The client has closed the connection.
+    /// The client has closed the connection, or has sent files.
     Closed,
 }
 
 /// A client's connection.
 pub(super) struct Connection {
-    fd: OwnedFd,
+    socket: PeerSocket,
     pub(super) peer: Peer,
     pub(super) stage: Stage,
     decoder: Decoder,
@@ -54,24 +55,23 @@ pub(super) struct Connection {
 
 impl AsFd for Connection {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.socket.as_fd()
     }
 }
 
 impl Connection {
-    pub(super) fn new(fd: OwnedFd, peer: Peer) -> Self {
+    pub(super) fn new(socket: PeerSocket, peer: Peer) -> Self {
         let (decoder, outbox) = (Decoder::default(), VecDeque::new());
-        Self { fd, peer, stage: Stage::Reading, decoder, outbox, subscribed: false }
+        Self { socket, peer, stage: Stage::Reading, decoder, outbox, subscribed: false }
     }
 
     /// Receives one packet.
     pub(super) fn receive<Q: DeserializeOwned>(&mut self) -> Received<Q> {
         let mut packet = vec![0; frame::MAX_PACKET];
-        let len = match recv(&self.fd, &mut packet[..], RecvFlags::DONTWAIT) {
-            Ok((0, _)) => return Received::Closed,
-            Ok((len, _)) => len,
-            Err(Errno::AGAIN | Errno::INTR) => return Received::Nothing,
-            Err(_) => return Received::Closed,
+        let len = match self.socket.receive(&mut packet) {
+            Packet::Packet(len) => len,
+            Packet::Nothing => return Received::Nothing,
+            Packet::Files | Packet::Closed => return Received::Closed,
         };
         match self.decoder.push(&packet[..len], MAX_REQUEST) {
             Ok(None) => Received::Part,
@@ -83,7 +83,7 @@ impl Connection {
     /// Sends as many packets as the socket has space for.
     pub(super) fn flush(&mut self) -> Result<(), ()> {
         while let Some(packet) = self.outbox.front() {
-            match send(&self.fd, packet, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            match send(&self.socket, packet, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
                 Ok(_) => drop(self.outbox.pop_front()),
                 Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS) => break,
                 Err(_) => return Err(()),

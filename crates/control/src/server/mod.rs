@@ -11,27 +11,29 @@
 
 mod budget;
 mod connection;
-mod listener;
 
 use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use client_files::Closers;
 use owners::{Exhausted, Owner, Quota, QuotaSize};
 use rustix::event::epoll;
 use rustix::io::Errno;
 use serde::{Serialize, de::DeserializeOwned};
 
+use crate::listener::{Accepted, Listener};
+use crate::peer_socket::PeerSocket;
 use crate::{ControlError, Peer, frame};
 pub use budget::CpuTime;
 use budget::{Budget, Turn};
 use connection::{Connection, Received, Stage};
-use listener::Listener;
-pub(crate) use listener::root_socket;
 
 /// Maximum of concurrent clients.
 const CONNECTIONS: QuotaSize = owners::bounds::CONTROL_CONNECTIONS.slots();
+/// Maximum of connections that wait to be accepted.
+const BACKLOG: i32 = 16;
 /// New connections per iteration of the event loop, from each socket.
 const ACCEPTS_PER_TURN: usize = 16;
 /// Packets read per iteration of the event loop: a packet of root waits for one of others.
@@ -54,6 +56,8 @@ pub struct Server {
     listener: Listener,
     /// `None` if only root may connect.
     root_listener: Option<Listener>,
+    /// For connections that may carry files.
+    closers: Closers,
     connections: BTreeMap<u64, Connection>,
     next: u64,
     slots: Quota,
@@ -113,14 +117,15 @@ impl Server {
     /// permission). The folder is created if it is missing; a socket that a dead daemon left is
     /// replaced.
     pub fn bind(path: &Path, mode: u32) -> Result<Self, ControlError> {
-        let listener = Listener::bind(path, mode)?;
+        let closers = Closers::for_connections();
+        let listener = Listener::bind(path, mode, BACKLOG, closers.clone())?;
         let others_may_connect = mode & 0o022 != 0;
         let root_listener = if others_may_connect {
-            Some(Listener::bind(&root_socket(path), 0o600)?)
+            Some(Listener::bind(&root_socket(path), 0o600, BACKLOG, closers.clone())?)
         } else {
             None
         };
-        Self::with_listeners(listener, root_listener)
+        Self::with_listeners(listener, root_listener, closers)
     }
 
     /// Continues with the [listeners](Self::listeners) of a server in the program that this one
@@ -129,13 +134,15 @@ impl Server {
         path: &Path,
         Listeners { all, root }: Listeners<OwnedFd>,
     ) -> Result<Self, ControlError> {
-        let root = root.map(|fd| Listener::from_fd(root_socket(path), fd));
-        Self::with_listeners(Listener::from_fd(path.to_owned(), all), root)
+        let closers = Closers::for_connections();
+        let root = root.map(|fd| Listener::from_fd(&root_socket(path), fd, closers.clone()));
+        Self::with_listeners(Listener::from_fd(path, all, closers.clone()), root, closers)
     }
 
     fn with_listeners(
         listener: Listener,
         root_listener: Option<Listener>,
+        closers: Closers,
     ) -> Result<Self, ControlError> {
         let path = listener.path().to_owned();
         let fail = |doing| {
@@ -156,13 +163,18 @@ impl Server {
         watch(budget.timer(), TIMER)?;
         let slots = Quota::new(CONNECTIONS);
         let (connections, next) = (BTreeMap::new(), FIRST_CONNECTION);
-        Ok(Self { epoll, listener, root_listener, connections, next, slots, budget })
+        Ok(Self { epoll, listener, root_listener, closers, connections, next, slots, budget })
     }
 
     /// The listening sockets.
     pub fn listeners(&self) -> Listeners<BorrowedFd<'_>> {
         let root = self.root_listener.as_ref().map(AsFd::as_fd);
         Listeners { all: self.listener.as_fd(), root }
+    }
+
+    /// The threads that close connections, for further sockets of the daemon.
+    pub fn closers(&self) -> Closers {
+        self.closers.clone()
     }
 
     /// The connection of a request. `None`: it is closed.
@@ -173,7 +185,8 @@ impl Server {
     /// Takes over a connection with a request that is answered [later](Answer::Later). `None`: the
     /// client has exited.
     pub fn adopt(&mut self, connection: OwnedFd) -> Option<RequestId> {
-        let number = self.welcome(connection)?;
+        let accepted = self.listener.take_over(connection);
+        let number = self.welcome(accepted)?;
         self.connections.get_mut(&number)?.stage = Stage::Answering;
         Some(RequestId(number))
     }
@@ -238,7 +251,7 @@ impl Server {
                 self.budget.charge(owner, begun);
             }
         }
-        if self.budget.accepts_again() {
+        if self.budget.accepts_again(&self.closers) {
             self.listen(epoll::EventFlags::IN);
         }
         self.budget.set_timer();
@@ -252,33 +265,39 @@ impl Server {
 
     fn accept_from_root(&mut self) {
         for _ in 0..ACCEPTS_PER_TURN {
-            let Some(fd) = self.root_listener.as_ref().and_then(Listener::accept) else { return };
-            let _ = self.welcome(fd);
+            let Some(listener) = &self.root_listener else { return };
+            match listener.accept() {
+                Accepted::Nothing => return,
+                accepted => self.welcome(accepted),
+            };
         }
     }
 
     fn accept_from_others(&mut self) {
         for _ in 0..ACCEPTS_PER_TURN {
             // The owner is known only after accepting: all of them together have one rate.
-            if !self.budget.may_accept() {
+            if !self.budget.may_accept(&self.closers) {
                 return self.listen(epoll::EventFlags::empty());
             }
-            let Some(fd) = self.listener.accept() else { return };
+            let accepted = self.listener.accept();
+            if let Accepted::Nothing = accepted {
+                return;
+            }
             self.budget.accepted();
-            let _ = self.welcome(fd);
+            self.welcome(accepted);
         }
     }
 
     /// Adds a connection; returns its number.
-    fn welcome(&mut self, fd: OwnedFd) -> Option<u64> {
-        let peer = Peer::of(fd.as_fd())?;
+    fn welcome(&mut self, accepted: Accepted) -> Option<u64> {
+        let Accepted::Connection(socket, peer) = accepted else { return None };
         if let Err(exhausted) = self.slots.take(peer.owner, peer.uid) {
-            Connection::refuse(&fd, &refusal(peer.owner, exhausted));
+            Connection::refuse(&socket, &refusal(peer.owner, exhausted));
             return None;
         }
         let number = self.next;
         self.next += 1;
-        self.connections.insert(number, Connection::new(fd, peer));
+        self.connections.insert(number, Connection::new(socket, peer));
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ONESHOT;
         let data = epoll::EventData::new_u64(number);
         let connection = &self.connections[&number];
@@ -424,6 +443,16 @@ impl Server {
     }
 }
 
+/// Path of the socket for root, besides the control socket itself: `oomd-root.sock` beside
+/// `oomd.sock`.
+pub(crate) fn root_socket(path: &Path) -> PathBuf {
+    let part = |part: Option<&std::ffi::OsStr>| part.unwrap_or_default().to_os_string();
+    let mut name = part(path.file_stem());
+    name.push("-root.");
+    name.push(part(path.extension()));
+    path.with_file_name(name)
+}
+
 fn refusal(owner: Owner, exhausted: Exhausted) -> Refusal {
     let message = match exhausted {
         Exhausted::Owner => format!(
@@ -438,10 +467,10 @@ fn refusal(owner: Owner, exhausted: Exhausted) -> Refusal {
 
 impl Connection {
     /// Sends the reason of the refusal, as far as it fits into the socket.
-    fn refuse(fd: &OwnedFd, refusal: &Refusal) {
+    fn refuse(socket: &PeerSocket, refusal: &Refusal) {
         let flags = rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL;
         for packet in frame::encode(refusal).unwrap_or_default() {
-            let sent: Result<usize, Errno> = rustix::net::send(fd, &packet, flags);
+            let sent: Result<usize, Errno> = rustix::net::send(socket, &packet, flags);
             if sent.is_err() {
                 return;
             }

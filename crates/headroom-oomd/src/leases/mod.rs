@@ -22,7 +22,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use anyhow::Context;
+use client_files::Closers;
 use control::lease::{LEASE_SOCKET_NAME, Reply, Request, Status};
+use control::listener::{Accepted, Listener};
 use control::server::CpuTime;
 use control::{Peer, oomd};
 use memory_ledger::{AccountId, Book, ClientId};
@@ -34,13 +36,17 @@ use crate::account_ref::of_ref;
 use crate::clock::NS_PER_MS;
 use crate::oom::OomManager;
 use clients::{Client, Remembered};
-use connection::{Connection, Listener, Received};
+use connection::{Connection, Received};
 use grants::{Demand, Waiting};
 use headroom_linux::clock::monotonic_ns;
 use journal::Journal;
 
 /// Quota of connections, and of clients.
 const CLIENTS: QuotaSize = LEASE_CLIENTS.slots();
+/// Every user may connect.
+const SOCKET_MODE: u32 = 0o666;
+/// Maximum of connections that wait to be accepted.
+const BACKLOG: i32 = 128;
 /// Events per iteration of the event loop: at most one request of each connection that is ready.
 const EVENTS_PER_TURN: usize = 64;
 /// New connections per iteration of the event loop.
@@ -80,7 +86,7 @@ pub struct Leases {
     time: TokenBuckets<Owner>,
     time_of_all: TokenBucket,
     accepts: TokenBucket,
-    /// New connections exceeded their rate; the listener is not polled until the next window.
+    /// New connections exceeded their rate or quota; the listener is not polled until the next window.
     deaf: bool,
     clients: BTreeMap<ClientId, Client>,
     next_client: ClientId,
@@ -98,22 +104,23 @@ pub struct Leases {
 
 impl Leases {
     /// Listens beside the control socket, by `socket` if that listens already, and takes over the
-    /// leases of the last daemon.
+    /// leases of the last daemon. `closers` close connections that may carry files.
     pub fn start(
         control_socket: &Path,
         socket: Option<OwnedFd>,
+        closers: Closers,
         oom: &mut OomManager,
     ) -> anyhow::Result<Self> {
         let folder = control_socket.parent().unwrap_or(Path::new("."));
         let (journal, records) = Journal::open(&folder.join(JOURNAL_NAME))?;
         let path = folder.join(LEASE_SOCKET_NAME);
         let listener = match socket {
-            Some(socket) => Listener::from_fd(&path, socket),
-            None => Listener::bind(&path)?,
+            Some(socket) => Listener::from_fd(&path, socket, closers),
+            None => Listener::bind(&path, SOCKET_MODE, BACKLOG, closers)?,
         };
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).context("cannot make epoll")?;
         let word = epoll::EventData::new_u64(LISTENER);
-        epoll::add(&epoll, &listener.fd, word, epoll::EventFlags::IN).context("cannot watch")?;
+        epoll::add(&epoll, &listener, word, epoll::EventFlags::IN).context("cannot watch")?;
         let mut leases = Self {
             epoll,
             listener,
@@ -142,7 +149,7 @@ impl Leases {
 
     /// The listening socket.
     pub fn listener(&self) -> BorrowedFd<'_> {
-        self.listener.fd.as_fd()
+        self.listener.as_fd()
     }
 
     /// Handles everything that is due. Must be called when the fd is readable, when the deadline
@@ -205,13 +212,18 @@ impl Leases {
     fn accept(&mut self) {
         for _ in 0..ACCEPTS_PER_TURN {
             let now_ns = monotonic_ns();
-            if !self.accepts.is_ready(now_ns) {
-                self.deaf = epoll::delete(&self.epoll, &self.listener.fd).is_ok();
+            if self.listener.is_full() || !self.accepts.is_ready(now_ns) {
+                self.deaf = epoll::delete(&self.epoll, &self.listener).is_ok();
                 return;
             }
-            let Some(connection) = self.listener.accept() else { return };
+            let accepted = self.listener.accept();
+            if let Accepted::Nothing = accepted {
+                return;
+            }
             self.accepts.charge(now_ns, 1);
-            let Peer { owner, uid, .. } = connection.peer;
+            let Accepted::Connection(socket, peer) = accepted else { continue };
+            let connection = Connection { socket, peer, client: None, muted: false };
+            let Peer { owner, uid, .. } = peer;
             if self.connection_slots.take(owner, uid).is_err() {
                 connection.reply(&Reply::of(Status::TooManyClients), None);
                 continue;
@@ -219,7 +231,7 @@ impl Leases {
             let number = self.next_connection;
             self.next_connection += 1;
             let word = epoll::EventData::new_u64(number << KIND_BITS | CONNECTION);
-            let watched = epoll::add(&self.epoll, &connection.fd, word, epoll::EventFlags::IN);
+            let watched = epoll::add(&self.epoll, &connection.socket, word, epoll::EventFlags::IN);
             self.connections.insert(number, connection);
             if watched.is_err() {
                 self.close(number);
@@ -280,19 +292,19 @@ impl Leases {
         connection.muted = true;
         // Removed from the epoll set: a closed connection would stay readable and wake the loop
         // forever.
-        let _ = epoll::delete(&self.epoll, &connection.fd);
+        let _ = epoll::delete(&self.epoll, &connection.socket);
     }
 
     fn begin_window(&mut self, now_ns: u64) {
         self.next_window_ns = now_ns + WINDOW_MS * NS_PER_MS;
         if std::mem::take(&mut self.deaf) {
             let word = epoll::EventData::new_u64(LISTENER);
-            let _ = epoll::add(&self.epoll, &self.listener.fd, word, epoll::EventFlags::IN);
+            let _ = epoll::add(&self.epoll, &self.listener, word, epoll::EventFlags::IN);
         }
         for (number, connection) in &mut self.connections {
             if std::mem::take(&mut connection.muted) {
                 let word = epoll::EventData::new_u64(number << KIND_BITS | CONNECTION);
-                let _ = epoll::add(&self.epoll, &connection.fd, word, epoll::EventFlags::IN);
+                let _ = epoll::add(&self.epoll, &connection.socket, word, epoll::EventFlags::IN);
             }
         }
     }

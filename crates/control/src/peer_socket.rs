@@ -1,0 +1,99 @@
+//! A connection whose receive and close never block.
+//!
+//! A peer can pass files, and decides how long their close blocks: a TCP socket with `SO_LINGER`, a
+//! file of its own FUSE server. Where the kernel refuses them (`SO_PASSRIGHTS`), none can be in the
+//! queue. Elsewhere a packet is looked at before it is received, one with files is never received,
+//! and a thread closes the connection, since the files in its queue are closed with it.
+
+use std::io::IoSliceMut;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use client_files::{Charge, ClientFile, Closers};
+use headroom_linux::pass_rights::{self, PassRights};
+use owners::{Owner, Uid};
+use rustix::io::Errno;
+use rustix::net::{RecvAncillaryBuffer, RecvFlags, ReturnFlags, recvmsg, sockopt};
+
+use crate::Peer;
+
+/// A connection. Neither [`receive`](Self::receive) nor its drop blocks.
+pub struct PeerSocket(Kind);
+
+enum Kind {
+    /// The kernel refuses files.
+    WithoutFiles(OwnedFd),
+    MayCarryFiles(ClientFile),
+}
+
+/// Result of a receive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Received {
+    /// A packet of this length.
+    Packet(usize),
+    /// A packet with files, which was not received: the connection has to be closed.
+    Files,
+    /// No packet is available.
+    Nothing,
+    /// The peer has closed the connection.
+    Closed,
+}
+
+impl PeerSocket {
+    /// `peer` is `None` if it has exited.
+    pub(crate) fn new(fd: OwnedFd, peer: Option<Peer>, closers: &Closers) -> Self {
+        if pass_rights::of(&fd) == PassRights::Refused {
+            return Self(Kind::WithoutFiles(fd));
+        }
+        let charge = peer.map_or_else(
+            || {
+                // A socket of this kind always has credentials.
+                let uid = sockopt::socket_peercred(&fd).map_or(0, |it| it.uid.as_raw());
+                Charge { owner: Owner::User(Uid(uid)), uid: Uid(uid) }
+            },
+            |Peer { owner, uid, .. }| Charge { owner, uid },
+        );
+        Self(Kind::MayCarryFiles(closers.adopt(fd, charge)))
+    }
+
+    /// Receives one packet, as far as it fits into `packet`.
+    pub fn receive(&self, packet: &mut [u8]) -> Received {
+        let mut read = |flags| {
+            let mut slices = [IoSliceMut::new(packet)];
+            let mut no_room = RecvAncillaryBuffer::default();
+            recvmsg(self, &mut slices, &mut no_room, RecvFlags::DONTWAIT | flags)
+        };
+        if let Kind::MayCarryFiles(_) = self.0 {
+            // Truncated control data: there are files, of which none is installed.
+            match read(RecvFlags::PEEK) {
+                Ok(message) if message.flags.contains(ReturnFlags::CTRUNC) => {
+                    return Received::Files;
+                }
+                Ok(_) => {}
+                Err(errno) => return Received::from(errno),
+            }
+        }
+        match read(RecvFlags::empty()) {
+            Ok(message) if message.bytes == 0 => Received::Closed,
+            Ok(message) => Received::Packet(message.bytes),
+            Err(errno) => Received::from(errno),
+        }
+    }
+}
+
+impl From<Errno> for Received {
+    fn from(errno: Errno) -> Self {
+        match errno {
+            Errno::AGAIN | Errno::INTR => Self::Nothing,
+            _ => Self::Closed,
+        }
+    }
+}
+
+impl AsFd for PeerSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match &self.0 {
+            Kind::WithoutFiles(fd) => fd.as_fd(),
+            Kind::MayCarryFiles(file) => file.as_fd(),
+        }
+    }
+}
