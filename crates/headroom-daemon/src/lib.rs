@@ -6,6 +6,7 @@
 //! * [`options`]: old names of command-line options;
 //! * [`signals`]: signals as a file descriptor;
 //! * [`service_manager`]: readiness and watchdog notifications;
+//! * [`trusted_path`]: files that only root and the own user can change;
 //! * [`upgrade`]: replaces the program of a running daemon;
 //! * [`stderr`]: log lines that do not block the daemon;
 //! * [`user_database`]: users and groups by name and number.
@@ -17,6 +18,7 @@ pub mod privileges;
 pub mod service_manager;
 pub mod signals;
 pub mod stderr;
+pub mod trusted_path;
 pub mod upgrade;
 pub mod user_database;
 

@@ -39,6 +39,7 @@ use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 
 use control::configuration::{Configuration, ConfiguredLimit, MachineLevels};
+use headroom_daemon::trusted_path::{TrustError, Trusted};
 use memory_ledger::{
     AccountId, CgroupLimit, CgroupPattern, Groups, Limit, Margin, Rules, Thresholds, Uid,
 };
@@ -155,9 +156,29 @@ impl Text {
     }
 }
 
-fn unreadable(path: &Path, what: &str, error: &std::io::Error) -> ConfigError {
-    let message = format!("cannot read {what}: {error}");
+fn unreadable(path: &Path, what: &str, error: &TrustError) -> ConfigError {
+    let message = match error {
+        TrustError::Io(error) => format!("cannot read {what}: {error}"),
+        TrustError::Untrusted(message) => format!("{what} is not read: {message}"),
+    };
     ConfigError { path: path.to_owned(), line: None, message }
+}
+
+fn is_missing(error: &TrustError) -> bool {
+    matches!(error, TrustError::Io(error) if error.kind() == std::io::ErrorKind::NotFound)
+}
+
+/// Reads a file that only root and the daemon's own user can change: it names programs that run
+/// with the daemon's privileges.
+fn read_trusted(path: &Path) -> Result<String, TrustError> {
+    Ok(Trusted::open(path)?.read_to_string()?)
+}
+
+/// The entries of a folder that only root and the daemon's own user can change.
+fn list_trusted(folder: &Path) -> Result<Vec<PathBuf>, TrustError> {
+    Trusted::open(folder)?;
+    let entries = std::fs::read_dir(folder)?.map(|entry| Ok(entry?.path()));
+    entries.collect()
 }
 
 impl Files {
@@ -168,32 +189,25 @@ impl Files {
 
     /// Reads the file and its drop-ins.
     fn read(&self) -> Result<Vec<Text>, ConfigError> {
-        use std::io::ErrorKind::NotFound;
         let mut texts = Vec::new();
-        match std::fs::read_to_string(&self.main) {
+        match read_trusted(&self.main) {
             Ok(text) => texts.push(Text { path: self.main.clone(), text }),
-            Err(e) if self.may_be_missing && e.kind() == NotFound => {}
+            Err(e) if self.may_be_missing && is_missing(&e) => {}
             Err(e) => return Err(unreadable(&self.main, "the configuration", &e)),
         }
         let folder = self.drop_ins();
-        let cannot = |e: &std::io::Error| unreadable(&folder, "the folder of drop-ins", e);
-        let mut paths = Vec::new();
-        match std::fs::read_dir(&folder) {
-            Ok(entries) => {
-                for entry in entries {
-                    paths.push(entry.map_err(|e| cannot(&e))?.path());
-                }
-            }
-            Err(e) if e.kind() == NotFound => {}
-            Err(e) => return Err(cannot(&e)),
-        }
+        let mut paths = match list_trusted(&folder) {
+            Ok(paths) => paths,
+            Err(e) if is_missing(&e) => Vec::new(),
+            Err(e) => return Err(unreadable(&folder, "the folder of drop-ins", &e)),
+        };
         // Ignores hidden files, such as an editor's `.oomd.toml.swp`.
         let hidden =
             |path: &Path| path.file_name().is_some_and(|n| n.as_encoded_bytes()[0] == b'.');
         paths.retain(|path| path.extension().is_some_and(|it| it == "toml") && !hidden(path));
         paths.sort();
         for path in paths {
-            let text = std::fs::read_to_string(&path);
+            let text = read_trusted(&path);
             let text = text.map_err(|e| unreadable(&path, "this drop-in", &e))?;
             texts.push(Text { path, text });
         }

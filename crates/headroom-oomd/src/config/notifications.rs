@@ -16,9 +16,10 @@
 //! ```
 
 use std::fmt;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use headroom_daemon::trusted_path::{TrustError, Trusted};
+use rustix::fs::FileType;
 use toml::Spanned;
 use toml::de::DeValue;
 
@@ -271,39 +272,14 @@ fn trusted(path: &Path) -> Result<String, String> {
     if !path.is_absolute() {
         return Err(format!("{shown}: the path of a program starts with /"));
     }
-    let real = path.canonicalize().map_err(|e| format!("cannot find the program {shown}: {e}"))?;
-    let us = rustix::process::geteuid().as_raw();
-    for part in real.ancestors() {
-        let about = part.metadata().map_err(|e| format!("{}: {e}", part.display()))?;
-        let (mode, part) = (about.mode(), part.display());
-        let owned = about.uid() == 0 || about.uid() == us;
-        if !owned {
-            return Err(format!(
-                "{part} belongs to uid {}, which could replace the program \
-                 {shown}; change its owner to root",
-                about.uid()
-            ));
-        }
-        // In a directory with the sticky bit, users cannot rename or remove files of other users.
-        let sticky = about.is_dir() && mode & 0o1000 != 0;
-        if mode & 0o002 != 0 && !sticky {
-            return Err(format!(
-                "{part} is writable by every user, which could replace the program \
-                 {shown}; remove that permission"
-            ));
-        }
-        if mode & 0o020 != 0 && about.gid() != 0 && !sticky {
-            let gid = about.gid();
-            return Err(format!(
-                "{part} is writable by group {gid}, which could replace the program \
-                 {shown}; remove that permission"
-            ));
-        }
-    }
-    let about = real.metadata().map_err(|e| format!("{}: {e}", real.display()))?;
-    if !about.is_file() || about.mode() & 0o111 == 0 {
+    let program = Trusted::open(path).map_err(|error| match error {
+        TrustError::Io(error) => format!("cannot find the program {shown}: {error}"),
+        TrustError::Untrusted(message) => message,
+    })?;
+    if program.file_type() != FileType::RegularFile || program.mode() & 0o111 == 0 {
         return Err(format!("{shown} is not executable"));
     }
+    let real = program.path().to_owned();
     real.into_os_string().into_string().map_err(|_| format!("{shown} is not UTF-8"))
 }
 
