@@ -498,3 +498,48 @@ fn only_the_socket_of_a_dead_daemon_is_replaced() {
     assert_eq!(std::fs::read_to_string(at("own.sock")).unwrap(), "kept");
     assert!(!at("own-root.sock").exists());
 }
+
+#[test]
+fn subscribers_have_their_own_quota_and_leave_connections_to_others() {
+    if !privileged() {
+        return;
+    }
+    let running = run(0o666, |server| {
+        server.serve_subscribers(|_, request: Result<bool, String>| request.unwrap(), |yes| *yes);
+    });
+    // As many users as there are connections, each with as many subscriptions as it may have.
+    let mut sessions = Vec::new();
+    for uid in 0..64 {
+        let path = running.path.clone();
+        let user = spawn_as(Uid(USER.0 + uid), move || {
+            let subscribe = |_| {
+                let mut client = Client::connect(&path).unwrap();
+                assert!(client.call::<bool>(&true).unwrap());
+                client
+            };
+            let clients: Vec<Client> = (0..8).map(subscribe).collect();
+            // One more subscription is refused, and the connection is served.
+            let mut client = Client::connect(&path).unwrap();
+            let refused: oomd::Reply = client.call(&true).unwrap();
+            let oomd::Reply::Error { message } = refused else { panic!("{refused:?}") };
+            assert!(message.contains("as many subscriptions"), "{message}");
+            assert!(!client.call::<bool>(&false).unwrap());
+            clients
+        });
+        sessions.push(user.join().unwrap());
+    }
+    let path = running.path.clone();
+    let call = move || Client::connect(&path).unwrap().call::<bool>(&false).unwrap();
+    assert!(!spawn_as(Uid(USER.0 + 64), call).join().unwrap());
+    // A slot is free again when its subscriber has ended.
+    sessions[0].pop();
+    let path = running.path.clone();
+    let again = move || {
+        let end = Instant::now() + Duration::from_secs(30);
+        // The server may not have noticed the end yet.
+        while Client::connect(&path).unwrap().call::<bool>(&true).is_err() {
+            assert!(Instant::now() < end, "no slot is free");
+        }
+    };
+    spawn_as(USER, again).join().unwrap();
+}

@@ -155,6 +155,16 @@ pub const CONTROL_CONNECTIONS: Bound = Bound {
     beyond: "the connection is refused with the reason",
 };
 
+/// Control connections that receive events, which desktop sessions keep open: eight for each user of
+/// a computer lab.
+pub const CONTROL_SUBSCRIPTIONS: Bound = Bound {
+    name: "control-subscriptions",
+    daemon: Daemon::Oomd,
+    resource: "connections that receive events",
+    share: Share::Slots(QuotaSize { slots: 1024, reserved: 64, of_an_owner: 8 }),
+    beyond: "the subscription is refused with the reason; the connection stays",
+};
+
 /// CPU time of the event loop for control requests: 2 % of a CPU for an owner, and 20 ms as a
 /// burst, in which each request of root waits for one of the owner's; 5 % for all.
 pub const CONTROL_TIME: Bound = Bound {
@@ -413,6 +423,7 @@ pub const RINGS: Bound = Bound {
 /// Every bound, in the order of the tables.
 pub const ALL: &[Bound] = &[
     CONTROL_CONNECTIONS,
+    CONTROL_SUBSCRIPTIONS,
     CONTROL_TIME,
     CONTROL_ACCEPTS,
     LEASE_CLIENTS,

@@ -4,6 +4,7 @@
 //!
 //! * connections by a quota, a part of which is reserved for root, which has a socket of its own as
 //!   well, so that others cannot fill the queue in front of it;
+//! * subscriptions, which last as long as a desktop session, by another one;
 //! * the time of the event loop by a token bucket: the requests of an owner that has used its share
 //!   are not read until the bucket is filled again, so a flood costs nothing;
 //! * the order of requests by round robin over owners, then uids;
@@ -32,6 +33,8 @@ use connection::{Connection, Received, Stage};
 
 /// Maximum of concurrent clients.
 const CONNECTIONS: QuotaSize = owners::bounds::CONTROL_CONNECTIONS.slots();
+/// Maximum of concurrent subscribers.
+const SUBSCRIPTIONS: QuotaSize = owners::bounds::CONTROL_SUBSCRIPTIONS.slots();
 /// Maximum of connections that wait to be accepted.
 const BACKLOG: i32 = 16;
 /// New connections per iteration of the event loop, from each socket.
@@ -60,7 +63,10 @@ pub struct Server {
     closers: Closers,
     connections: BTreeMap<u64, Connection>,
     next: u64,
+    /// Connections without a subscription.
     slots: Quota,
+    /// Connections with a subscription.
+    subscriptions: Quota,
     budget: Budget,
 }
 
@@ -161,9 +167,19 @@ impl Server {
             watch(root_listener.as_fd(), ROOT_LISTENER)?;
         }
         watch(budget.timer(), TIMER)?;
-        let slots = Quota::new(CONNECTIONS);
+        let (slots, subscriptions) = (Quota::new(CONNECTIONS), Quota::new(SUBSCRIPTIONS));
         let (connections, next) = (BTreeMap::new(), FIRST_CONNECTION);
-        Ok(Self { epoll, listener, root_listener, closers, connections, next, slots, budget })
+        Ok(Self {
+            epoll,
+            listener,
+            root_listener,
+            closers,
+            connections,
+            next,
+            slots,
+            subscriptions,
+            budget,
+        })
     }
 
     /// The listening sockets.
@@ -292,7 +308,7 @@ impl Server {
     fn welcome(&mut self, accepted: Accepted) -> Option<u64> {
         let Accepted::Connection(socket, peer) = accepted else { return None };
         if let Err(exhausted) = self.slots.take(peer.owner, peer.uid) {
-            Connection::refuse(&socket, &refusal(peer.owner, exhausted));
+            Connection::refuse(&socket, &refusal("connections", peer.owner, exhausted));
             return None;
         }
         let number = self.next;
@@ -311,7 +327,9 @@ impl Server {
     fn close(&mut self, number: u64) {
         // Dropping the fd removes it from the epoll set.
         if let Some(connection) = self.connections.remove(&number) {
-            self.slots.give_back(connection.peer.owner, connection.peer.uid);
+            let quota =
+                if connection.subscribed { &mut self.subscriptions } else { &mut self.slots };
+            quota.give_back(connection.peer.owner, connection.peer.uid);
         }
     }
 
@@ -376,16 +394,30 @@ impl Server {
         let request = Request { id: RequestId(number), peer: connection.peer, body };
         let reply = match answer(request) {
             Answer::Now(reply) => reply,
-            Answer::Subscribed(reply) => {
-                connection.subscribed = true;
-                reply
-            }
+            Answer::Subscribed(reply) => match self.subscribe(number) {
+                Ok(()) => reply,
+                Err(refusal) => return self.send(number, &refusal),
+            },
             Answer::Later => {
                 connection.stage = Stage::Answering;
                 return Ok(());
             }
         };
         self.send(number, &reply)
+    }
+
+    /// Makes a connection one of a subscriber, which is counted by its own quota.
+    fn subscribe(&mut self, number: u64) -> Result<(), Refusal> {
+        let Some(connection) = self.connections.get_mut(&number) else { return Ok(()) };
+        let Peer { owner, uid, .. } = connection.peer;
+        if !connection.subscribed {
+            self.subscriptions
+                .take(owner, uid)
+                .map_err(|exhausted| refusal("subscriptions", owner, exhausted))?;
+            self.slots.give_back(owner, uid);
+            connection.subscribed = true;
+        }
+        Ok(())
     }
 
     fn send(&mut self, number: u64, reply: &impl Serialize) -> Result<(), ()> {
@@ -453,13 +485,13 @@ pub(crate) fn root_socket(path: &Path) -> PathBuf {
     path.with_file_name(name)
 }
 
-fn refusal(owner: Owner, exhausted: Exhausted) -> Refusal {
+fn refusal(what: &str, owner: Owner, exhausted: Exhausted) -> Refusal {
     let message = match exhausted {
         Exhausted::Owner => format!(
-            "{owner} has as many connections to the daemon as it may have: close one, or try again"
+            "{owner} has as many {what} to the daemon as it may have: close one, or try again"
         ),
         Exhausted::All => {
-            "all connections that users may have are in use: try again in a moment".to_owned()
+            format!("all {what} that users may have are in use: try again in a moment")
         }
     };
     Refusal::Error { message }
