@@ -203,3 +203,19 @@ fn a_service_manager_that_reads_nothing_does_not_block_the_daemon() {
     }
     daemon.stop();
 }
+
+#[test]
+fn a_file_at_the_path_of_a_socket_is_refused_and_kept() {
+    if !privileged() {
+        return;
+    }
+    for name in ["oomd.sock", control::lease::LEASE_SOCKET_NAME] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(name);
+        std::fs::write(&path, "kept").unwrap();
+        let done = daemon::command(dir.path(), "").output().unwrap();
+        let error = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert!(!done.status.success() && error.contains("this is a regular file"), "{error}");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "kept");
+    }
+}

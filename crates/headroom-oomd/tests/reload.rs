@@ -20,6 +20,7 @@ const CAROL: Uid = Uid(62132);
 const DORA: Uid = Uid(62133);
 const EMMA: Uid = Uid(62134);
 const FRED: Uid = Uid(62135);
+const GINA: Uid = Uid(62143);
 const QUIET: &str = "[machine]\nenabled = false\n";
 
 fn limit(uid: Uid, mib: u64) -> String {
@@ -284,4 +285,38 @@ fn a_backstop_follows_the_limits_of_users_and_ends_with_its_key() {
     assert!(reload(&daemon).contains(&"users' limits have no backstop any more".to_owned()));
     last_is("infinity", "infinity");
     assert!(!daemon.status().degraded.iter().any(|row| row.contains("backstop")));
+}
+
+#[test]
+fn files_that_other_users_can_change_are_refused_and_the_old_limits_stay() {
+    if !privileged() {
+        return;
+    }
+    let daemon = Daemon::start(&limit(GINA, 100), &[]);
+    let folder = daemon.socket().parent().unwrap().to_owned();
+    let set = |name: &str, mode| {
+        std::fs::set_permissions(folder.join(name), std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    let refused = |what: &str| {
+        let reply = daemon.request(&Request::Reload);
+        let Reply::Error { message } = reply else { panic!("{reply:?}") };
+        assert!(message.contains(what) && message.contains("stays in force"), "{message}");
+        assert_eq!(in_force(&daemon, GINA), Some((100, "config".into())));
+    };
+    write(&daemon, &limit(GINA, 900));
+    set("oomd.toml", 0o666);
+    refused("oomd.toml is writable by every user (mode 0666, owner uid 0)");
+    set("oomd.toml", 0o644);
+    std::os::unix::fs::chown(folder.join("oomd.toml"), Some(62_144), None).unwrap();
+    refused("oomd.toml belongs to uid 62144 (mode 0644)");
+    std::os::unix::fs::chown(folder.join("oomd.toml"), Some(0), None).unwrap();
+    daemon.write_config("oomd.d/gina.toml", &limit(GINA, 800));
+    set("oomd.d", 0o777);
+    refused("oomd.d is writable by every user (mode 0777, owner uid 0)");
+    set("oomd.d", 0o755);
+    set("oomd.d/gina.toml", 0o646);
+    refused("gina.toml is writable by every user (mode 0646, owner uid 0)");
+    set("oomd.d/gina.toml", 0o644);
+    assert_eq!(reload(&daemon).len(), 1);
+    assert_eq!(in_force(&daemon, GINA), Some((800, "config".into())));
 }

@@ -11,6 +11,7 @@ use harness::MIB;
 use harness::daemon::Daemon;
 use harness::outcome::Check;
 use harness::users::Uid;
+use headroom_linux::pass_rights::PassRights;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv,
     send, socket_with, sockopt,
@@ -100,6 +101,20 @@ pub const ALL: &[Attack] = &[
         seconds: 5,
         arguments: |daemon| subordinate(daemon, "leases"),
         witness: &SubordinateUids,
+        ..PLAIN
+    },
+    Attack {
+        name: "files-to-sockets",
+        program: "files_to_sockets",
+        arguments: |daemon| vec![daemon.lease_socket().display().to_string()],
+        witness: &FilesToSockets { rights: PassRights::Refused },
+        ..PLAIN
+    },
+    Attack {
+        name: "files-to-older-sockets",
+        program: "files_to_sockets",
+        arguments: |daemon| vec![daemon.lease_socket().display().to_string()],
+        witness: &FilesToSockets { rights: PassRights::Accepted },
         ..PLAIN
     },
     Attack {
@@ -317,6 +332,24 @@ impl Witness for Resources {
             Check::new("root-sets-limits", limit.is_ok(), found(&limit)),
             Check::new("others-lease", lease.is_ok(), found(&lease)),
         ])
+    }
+}
+
+/// As [`Resources`], for an attack with files: on sockets that refuse them, or as before Linux 6.16.
+struct FilesToSockets {
+    rights: PassRights,
+}
+
+impl Witness for FilesToSockets {
+    fn prepare(&self, daemon: &Daemon) -> anyhow::Result<Vec<Child>> {
+        if self.rights == PassRights::Accepted {
+            daemon.accept_files()?;
+        }
+        Resources.prepare(daemon)
+    }
+
+    fn look(&self, daemon: &Daemon) -> anyhow::Result<Vec<Check>> {
+        Resources.look(daemon)
     }
 }
 

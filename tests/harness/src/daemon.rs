@@ -9,8 +9,11 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
+use headroom_linux::pass_rights::{self, PassRights};
 use owners::Uid;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{
+    Pid, PidfdFlags, PidfdGetfdFlags, Signal, kill_process, pidfd_getfd, pidfd_open,
+};
 use serde_json::{Value, json};
 
 use crate::backend::Backend;
@@ -111,6 +114,26 @@ impl Daemon {
         let uid = |record: &Value| record["uid"].as_u64()?.try_into().ok().map(Uid);
         let ours = records.into_iter().rev().filter(|it| uid(it).is_some_and(&concerned));
         Ok(ours.collect())
+    }
+
+    /// Lets its listening sockets accept files, as all do before Linux 6.16.
+    pub fn accept_files(&self) -> anyhow::Result<()> {
+        let pidfd = pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty())?;
+        let mut sockets = 0;
+        for entry in fs::read_dir(format!("/proc/{}/fd", self.child.id()))? {
+            let Some(number) = entry?.file_name().to_str().and_then(|it| it.parse().ok()) else {
+                continue;
+            };
+            // One that is closed meanwhile is no listening socket.
+            let Ok(fd) = pidfd_getfd(&pidfd, number, PidfdGetfdFlags::empty()) else { continue };
+            if rustix::net::sockopt::socket_acceptconn(&fd) == Ok(true) {
+                // Fails on a kernel where they accept files in any case.
+                let _ = pass_rights::set(&fd, PassRights::Accepted);
+                sockets += 1;
+            }
+        }
+        ensure!(sockets == 3, "{sockets} listening sockets: control, root's control, lease");
+        Ok(())
     }
 
     /// Whether it is still running.
