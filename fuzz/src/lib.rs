@@ -9,6 +9,7 @@
 //! * [`state`](state::read): the state of the driver, which `execve` carries over an upgrade;
 //! * [`server_state`](server_state::read): the same of a whole daemon, with the server's part;
 //! * [`ring`]: both sides of a ring, and hostile changes of its memory;
+//! * [`sockets`](sockets::sockets): packets with files and credentials on control and lease sockets;
 //! * [`streams`](wire::streams): `BC_` and `BR_` streams, parsed and written again.
 //!
 //! The crate in `libfuzzer/` runs them with coverage; `tests/corpus.rs` runs them on any toolchain
@@ -20,6 +21,7 @@ mod host;
 pub mod mutate;
 pub mod seeds;
 pub mod server_state;
+pub mod sockets;
 pub mod state;
 pub mod wire;
 
@@ -29,7 +31,7 @@ pub use binder_ring::fuzzing::run as ring;
 pub type Target = fn(&[u8]);
 
 /// All targets, by name.
-pub const TARGETS: [(&str, Target); 8] = [
+pub const TARGETS: [(&str, Target); 9] = [
     ("commands", driver::commands),
     ("objects", driver::objects),
     ("device", wire::device),
@@ -37,5 +39,6 @@ pub const TARGETS: [(&str, Target); 8] = [
     ("state", state::read),
     ("server_state", server_state::read),
     ("ring", ring),
+    ("sockets", sockets::sockets),
     ("streams", wire::streams),
 ];

@@ -217,6 +217,37 @@ fn for_streams() -> Vec<(&'static str, Vec<u8>)> {
     vec![("commands", encode(&every_command())), ("returns", returns)]
 }
 
+/// Steps on sockets that accept files (`first` is even), and on those that refuse them.
+fn for_sockets() -> Vec<(&'static str, Vec<u8>)> {
+    use control::lease::{Request, VERSION};
+    let step = |what: u8, packet: &[u8]| [&[what, packet.len() as u8][..], packet].concat();
+    let serve = || step(6, &[]);
+    let status = br#".{"request":"status"}"#;
+    let hello = Request::Hello { version: VERSION, spent: 0, unspent: 0, base: 0 }.encode();
+    let requests = [step(0, status), step(3, &hello), serve(), serve(), step(5, &[])].concat();
+    let parts =
+        [step(1, br#"+{"request":"#), serve(), step(1, br#"."status"}"#), serve(), step(7, &[])];
+    // With one and three files, and with credentials.
+    let files = [
+        step(0x18, status),
+        step(0x3b, &hello),
+        step(3, &hello),
+        serve(),
+        serve(),
+        step(5, &[]),
+        step(5, &[]),
+    ];
+    let unread = [step(0x10, status), step(0x20, b"+"), step(0x13, &hello), step(0x87, &[])];
+    let on = |first: u8, steps: Vec<u8>| [&[first][..], &steps].concat();
+    vec![
+        ("requests", on(0, requests)),
+        ("parts", on(1, parts.concat())),
+        ("files", on(0, files.concat())),
+        ("files-refused", on(1, files.concat())),
+        ("unread", on(0, unread.concat())),
+    ]
+}
+
 /// The states in which the seeds of `commands` leave the driver.
 fn for_state() -> Vec<(&'static str, Vec<u8>)> {
     let after = |(name, steps): (_, Vec<u8>)| (name, crate::driver::state_after(&steps));
@@ -241,6 +272,7 @@ pub fn of(target: &str) -> Vec<(&'static str, Vec<u8>)> {
         "state" => for_state(),
         "server_state" => for_server_state(),
         "ring" => for_ring(),
+        "sockets" => for_sockets(),
         "streams" => for_streams(),
         _ => Vec::new(),
     }
