@@ -35,6 +35,27 @@ pub fn program(name: &str) -> anyhow::Result<PathBuf> {
     found.with_context(|| format!("{name} is not built: cargo build, or set {FOLDER_VARIABLE}"))
 }
 
+/// Lets the listening sockets of a daemon accept files, as all do before Linux 6.16.
+pub fn accept_files(daemon: u32) -> anyhow::Result<()> {
+    let pid = Pid::from_raw(daemon.try_into()?).context("not a process")?;
+    let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
+    let mut sockets = 0;
+    for entry in fs::read_dir(format!("/proc/{daemon}/fd"))? {
+        let Some(number) = entry?.file_name().to_str().and_then(|it| it.parse().ok()) else {
+            continue;
+        };
+        // One that is closed meanwhile is no listening socket.
+        let Ok(fd) = pidfd_getfd(&pidfd, number, PidfdGetfdFlags::empty()) else { continue };
+        if rustix::net::sockopt::socket_acceptconn(&fd) == Ok(true) {
+            // Fails on a kernel where they accept files in any case.
+            let _ = pass_rights::set(&fd, PassRights::Accepted);
+            sockets += 1;
+        }
+    }
+    ensure!(sockets >= 2, "{sockets} listening sockets, at least the control sockets expected");
+    Ok(())
+}
+
 /// A running daemon, stopped on drop.
 pub struct Daemon {
     child: Child,
@@ -118,22 +139,7 @@ impl Daemon {
 
     /// Lets its listening sockets accept files, as all do before Linux 6.16.
     pub fn accept_files(&self) -> anyhow::Result<()> {
-        let pidfd = pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty())?;
-        let mut sockets = 0;
-        for entry in fs::read_dir(format!("/proc/{}/fd", self.child.id()))? {
-            let Some(number) = entry?.file_name().to_str().and_then(|it| it.parse().ok()) else {
-                continue;
-            };
-            // One that is closed meanwhile is no listening socket.
-            let Ok(fd) = pidfd_getfd(&pidfd, number, PidfdGetfdFlags::empty()) else { continue };
-            if rustix::net::sockopt::socket_acceptconn(&fd) == Ok(true) {
-                // Fails on a kernel where they accept files in any case.
-                let _ = pass_rights::set(&fd, PassRights::Accepted);
-                sockets += 1;
-            }
-        }
-        ensure!(sockets == 3, "{sockets} listening sockets: control, root's control, lease");
-        Ok(())
+        accept_files(self.child.id())
     }
 
     /// Whether it is still running.

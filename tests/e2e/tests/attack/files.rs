@@ -7,12 +7,15 @@ use std::time::Duration;
 use binder_client::{Client, Options, Parcel, Session};
 use e2e::attacker::{ATTACKER, INNOCENT};
 use e2e::{Bus, wait};
+use headroom_linux::pass_rights::PassRights;
+use test_support::lingering::{LingeringSockets, MOST_FILES};
 
 use crate::innocent::{Innocent, attacker};
 
 crate::attacks! {
     files_whose_close_blocks_do_not_delay_other_files
     opens_that_only_their_own_messages_hold_end_with_their_process
+    files_sent_to_the_control_socket_delay_nobody
 }
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -61,4 +64,35 @@ fn opens_that_only_their_own_messages_hold_end_with_their_process(bus: &Bus) {
     attack.wait_for_success();
     let settled = wait::until(wait::PATIENCE, || (bus.descriptors() <= before).then_some(()));
     assert!(settled.is_some(), "{} descriptors, {before} before", bus.descriptors());
+}
+
+/// On root's control socket, too, nothing waits for the files of the attacker.
+fn files_sent_to_the_control_socket_delay_nobody(bus: &Bus) {
+    let innocent = Innocent::new(bus);
+    innocent.makes_calls(1);
+    for rights in [PassRights::Refused, PassRights::Accepted] {
+        if rights == PassRights::Accepted {
+            harness::daemon::accept_files(bus.pid()).unwrap();
+        }
+        let socket = bus.socket().to_owned();
+        let attack = test_support::spawn_as(ATTACKER, move || {
+            let connect = |_| control::Client::connect(&socket).unwrap().into_fd();
+            let connections: Vec<_> = (0..12).map(connect).collect();
+            let mut ends = Vec::new();
+            for connection in &connections {
+                let sockets = LingeringSockets::new(MOST_FILES / 12).unwrap();
+                if sockets.pass(connection, b".").is_ok() {
+                    ends.extend(sockets.leave());
+                }
+            }
+            (connections, ends)
+        });
+        let (connections, ends) = attack.join().unwrap();
+        innocent.makes_calls(100);
+        bus.status().unwrap();
+        drop(connections);
+        innocent.makes_calls(100);
+        bus.status().unwrap();
+        drop(ends);
+    }
 }
