@@ -9,7 +9,7 @@
 //! * [`state`](state::read): the state of the driver, which `execve` carries over an upgrade;
 //! * [`server_state`](server_state::read): the same of a whole daemon, with the server's part;
 //! * [`ring`]: both sides of a ring, and hostile changes of its memory;
-//! * [`sockets`](sockets::sockets): packets with files and credentials on control and lease sockets;
+//! * [`sockets`](sockets::sockets): packets with files on control and lease sockets;
 //! * [`streams`](wire::streams): `BC_` and `BR_` streams, parsed and written again.
 //!
 //! The crate in `libfuzzer/` runs them with coverage; `tests/corpus.rs` runs them on any toolchain

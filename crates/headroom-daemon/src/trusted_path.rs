@@ -150,8 +150,8 @@ fn check(part: &Path, stat: &Stat, wanted: &Path) -> Result<(), TrustError> {
         return Ok(());
     };
     refuse(format!(
-        "{part} is writable by {by} (mode {mode:04o}, owner uid {uid}), which could change {wanted}; \
-         remove that permission"
+        "{part} is writable by {by} (mode {mode:04o}, owner uid {uid}), which could change \
+         {wanted}; remove that permission"
     ))
 }
 

@@ -155,8 +155,8 @@ pub const CONTROL_CONNECTIONS: Bound = Bound {
     beyond: "the connection is refused with the reason",
 };
 
-/// Control connections that receive events, which desktop sessions keep open: eight for each user of
-/// a computer lab.
+/// Control connections that receive events, which desktop sessions keep open: eight for each user
+/// of a computer lab.
 pub const CONTROL_SUBSCRIPTIONS: Bound = Bound {
     name: "control-subscriptions",
     daemon: Daemon::Oomd,

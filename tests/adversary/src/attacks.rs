@@ -335,7 +335,8 @@ impl Witness for Resources {
     }
 }
 
-/// As [`Resources`], for an attack with files: on sockets that refuse them, or as before Linux 6.16.
+/// As [`Resources`], for an attack with files, on sockets that refuse them, or as before Linux
+/// 6.16.
 struct FilesToSockets {
     rights: PassRights,
 }

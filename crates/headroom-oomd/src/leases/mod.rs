@@ -86,7 +86,8 @@ pub struct Leases {
     time: TokenBuckets<Owner>,
     time_of_all: TokenBucket,
     accepts: TokenBucket,
-    /// New connections exceeded their rate or quota; the listener is not polled until the next window.
+    /// New connections exceeded their rate or quota; the listener is not polled until the next
+    /// window.
     deaf: bool,
     clients: BTreeMap<ClientId, Client>,
     next_client: ClientId,
