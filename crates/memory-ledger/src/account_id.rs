@@ -4,9 +4,19 @@
 //! of a BPF map), the adapter for the kernel encodes it.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 
 pub use owners::Uid;
 use serde::{Deserialize, Serialize};
+
+/// First uid that is neither one of the system's (`nobody`, dynamic users of systemd) nor local.
+const FIRST_OF_DIRECTORIES: Uid = Uid(65_536);
+
+/// Whether a user of the initial user namespace is an ordinary one: a local one, or one of a
+/// directory, which assigns numbers above `UID_MAX`.
+pub fn is_ordinary(local: &RangeInclusive<Uid>, uid: Uid) -> bool {
+    local.contains(&uid) || uid >= FIRST_OF_DIRECTORIES && uid.is_limitable()
+}
 
 /// The account of a [group](crate::group) of users. Derived from the group's name, so that a
 /// restarted daemon finds the same account.
@@ -108,6 +118,17 @@ mod tests {
         }
         for uid in [Uid::ROOT, Uid(Uid::LAST_LIMITABLE.0 + 1), Uid::NONE] {
             assert!(!uid.is_limitable(), "{uid}");
+        }
+    }
+
+    #[test]
+    fn users_of_directories_are_ordinary_and_those_of_the_system_are_not() {
+        let local = Uid(1000)..=Uid(60_000);
+        for uid in [1000, 60_000, 65_536, 1_682_401_104] {
+            assert!(is_ordinary(&local, Uid(uid)), "{uid}");
+        }
+        for uid in [0, 999, 60_001, 61_184, 65_534, 65_535, u32::MAX] {
+            assert!(!is_ordinary(&local, Uid(uid)), "{uid}");
         }
     }
 

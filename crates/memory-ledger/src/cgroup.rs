@@ -8,7 +8,7 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
-use crate::account_id::Uid;
+use crate::account_id::{Uid, is_ordinary};
 use crate::limit::Limit;
 use crate::rules::Pattern;
 
@@ -100,12 +100,12 @@ impl CgroupPattern {
         &self.folders
     }
 
-    /// The path matches. `ordinary` are the uids of ordinary users.
+    /// The path matches. `ordinary` are the uids of local ordinary users.
     pub fn matches(&self, path: &str, ordinary: &RangeInclusive<Uid>) -> bool {
         let mut names = path.strip_prefix('/').unwrap_or_default().split('/');
         self.folders.iter().all(|folder| names.next().is_some_and(|name| folder.matches(name)))
             && names.next().is_none()
-            && (!self.of_ordinary || owner_of(path).is_some_and(|uid| ordinary.contains(&uid)))
+            && (!self.of_ordinary || owner_of(path).is_some_and(|uid| is_ordinary(ordinary, uid)))
     }
 
     /// How specific the pattern is: number of letters that are no wild cards.
@@ -183,6 +183,7 @@ mod tests {
         let all = CgroupPattern::sessions_of(None).unwrap();
         let of = |uid| format!("/user.slice/user-{uid}.slice/session-c3.scope");
         assert!(all.matches(&of(1000), &ORDINARY) && all.matches(&of(60_000), &ORDINARY));
+        assert!(all.matches(&of(1_682_401_104), &ORDINARY), "of a directory");
         assert!(!all.matches(&of(0), &ORDINARY) && !all.matches(&of(60_001), &ORDINARY));
         let one = CgroupPattern::sessions_of(Some(Uid(0))).unwrap();
         assert!(one.matches(&of(0), &ORDINARY) && !one.matches(&of(1000), &ORDINARY));

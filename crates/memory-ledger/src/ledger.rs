@@ -6,7 +6,7 @@ use crate::account::{Account, Phase, Reading};
 use crate::account_id::{AccountId, Uid};
 use crate::group::Groups;
 use crate::limit::Limit;
-use crate::precedence::{Change, LimitLayers, Refusal, Requester, Source};
+use crate::precedence::{Change, Grace, LimitLayers, Refusal, Requester, Source};
 
 /// Limited users and groups.
 #[derive(Clone, Debug, Default)]
@@ -91,6 +91,36 @@ impl Ledger {
     pub fn plan_clear(&self, account: AccountId, requester: Requester) -> Result<Change, Refusal> {
         self.check_group(account, requester)?;
         Ok(Change { account, layers: self.layers(account).without(account, requester)? })
+    }
+
+    /// The change with a grace until `until_ns` if it lowers the limit in force below the latest
+    /// reading; `None`: without a grace. A user's request does not prolong a grace. An account
+    /// without a limit has none: nothing was permitted to it before.
+    pub fn with_grace(
+        &self,
+        change: Change,
+        until_ns: Option<u64>,
+        requester: Requester,
+    ) -> Change {
+        let grace = self.account(change.account).and_then(|account| {
+            let (target, _) = change.layers.after_grace()?;
+            let lowered = target.hard_bytes() < account.limit.hard_bytes()
+                && target.hard_bytes() < account.reading.used_bytes;
+            let until_ns = match (account.layers.grace(), requester) {
+                (Some(grace), Requester::User(_)) => grace.until_ns,
+                _ => until_ns?,
+            };
+            lowered.then_some(Grace { limit: account.limit, until_ns })
+        });
+        Change { layers: change.layers.with_grace(grace), ..change }
+    }
+
+    /// The change that ends an account's grace. `None`: it has none, or it goes on.
+    pub fn plan_end_of_grace(&self, id: AccountId, now_ns: u64) -> Option<Change> {
+        let account = self.account(id)?;
+        let (grace, (target, _)) = (account.layers.grace()?, account.layers.after_grace()?);
+        let over = now_ns >= grace.until_ns || account.reading.used_bytes <= target.hard_bytes();
+        over.then_some(Change { account: id, layers: account.layers.with_grace(None) })
     }
 
     /// The changes of a new configuration: `config` has the limits of single users and groups (one
@@ -179,5 +209,75 @@ impl Ledger {
         let account = &mut self.accounts[at];
         account.reading = reading;
         Some(account.phase())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALICE: Uid = Uid(1000);
+    const ACCOUNT: AccountId = AccountId::User(ALICE);
+
+    fn mib(mib: u64) -> Limit {
+        Limit::new(mib << 20, None).unwrap()
+    }
+
+    fn set(ledger: &Ledger, limit: u64, requester: Requester) -> Change {
+        ledger.plan_set(ACCOUNT, mib(limit), Source::Runtime, requester).unwrap()
+    }
+
+    fn using(limit: u64, used: u64) -> Ledger {
+        let mut ledger = Ledger::default();
+        ledger.apply(set(&ledger, limit, Requester::Root));
+        ledger.read(ACCOUNT, Reading { used_bytes: used << 20, ..Reading::default() });
+        ledger
+    }
+
+    #[test]
+    fn a_limit_below_the_usage_takes_effect_after_its_grace_or_once_the_usage_is_below_it() {
+        let mut ledger = using(500, 250);
+        let change = set(&ledger, 150, Requester::Root);
+        ledger.apply(ledger.with_grace(change, Some(60), Requester::Root));
+        let limit = |ledger: &Ledger| ledger.account(ACCOUNT).unwrap().limit();
+        assert_eq!(limit(&ledger), mib(500));
+        assert_eq!(ledger.plan_end_of_grace(ACCOUNT, 59), None);
+        let mut later = ledger.clone();
+        later.apply(later.plan_end_of_grace(ACCOUNT, 60).unwrap());
+        assert_eq!(limit(&later), mib(150));
+        ledger.read(ACCOUNT, Reading { used_bytes: 150 << 20, ..Reading::default() });
+        ledger.apply(ledger.plan_end_of_grace(ACCOUNT, 1).unwrap());
+        assert_eq!(limit(&ledger), mib(150));
+    }
+
+    #[test]
+    fn a_raise_a_first_limit_and_one_above_the_usage_have_no_grace() {
+        for (in_force, used, new) in [(100, 250, 300), (500, 250, 300)] {
+            let ledger = using(in_force, used);
+            let change = set(&ledger, new, Requester::Root);
+            let change = ledger.with_grace(change, Some(60), Requester::Root);
+            assert_eq!(change.limit(), Some(mib(new)), "{in_force} {used}");
+        }
+        let free = Ledger::default();
+        let change = free.with_grace(set(&free, 1, Requester::Root), Some(60), Requester::Root);
+        assert_eq!(change.layers().grace(), None);
+    }
+
+    #[test]
+    fn a_user_cannot_prolong_its_grace() {
+        let mut ledger = using(500, 250);
+        let lowered = set(&ledger, 150, Requester::Root);
+        ledger.apply(ledger.with_grace(lowered, Some(60), Requester::Root));
+        let own = Requester::User(ALICE);
+        ledger.apply(ledger.with_grace(set(&ledger, 100, own), Some(110), own));
+        let grace = Grace { limit: mib(500), until_ns: 60 };
+        assert_eq!(ledger.account(ACCOUNT).unwrap().layers().grace(), Some(grace));
+        let lowered = set(&ledger, 200, Requester::Root);
+        let again = ledger.with_grace(lowered, Some(110), Requester::Root);
+        assert_eq!(again.layers().grace().unwrap().until_ns, 110, "root may");
+        let config = ledger.plan_reload(&[(ACCOUNT, mib(90))], None).pop().unwrap();
+        assert!(config.layers().grace().is_some());
+        let at_once = ledger.with_grace(config, None, Requester::Root);
+        assert_eq!(at_once.layers().grace(), None);
     }
 }

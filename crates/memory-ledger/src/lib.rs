@@ -57,7 +57,7 @@ pub mod score;
 pub mod verdict;
 
 pub use account::{Account, Phase, Reading};
-pub use account_id::{AccountId, CgroupId, GroupId, Uid};
+pub use account_id::{AccountId, CgroupId, GroupId, Uid, is_ordinary};
 pub use cgroup::{CgroupLimit, CgroupPattern};
 pub use cgroup_accounts::{CgroupAccount, CgroupAccounts};
 pub use count::Count;
@@ -78,7 +78,7 @@ pub use measurement::{
     ControllerUse, Demand, Effort, Measurement, Measurements, Need, Order, Sum, SumCorrection,
     SumState, SumUpdates, UsageSource, Victims, controller_use,
 };
-pub use precedence::{Change, LimitLayers, Refusal, Requester, Source};
+pub use precedence::{Change, Grace, LimitLayers, Refusal, Requester, Source};
 pub use process::{AddressSpaceId, Comm, KillPreference, Process, ProcessId};
 pub use rules::Rules;
 pub use verdict::{Cause, Choice, Herds, NoVictim, Scope, choose};

@@ -1,5 +1,7 @@
 //! A consistent pair of a hard and a soft limit.
 
+use std::fmt;
+
 use crate::bytes::Bytes;
 use crate::count::Count;
 
@@ -8,6 +10,10 @@ use crate::count::Count;
 pub const MIN_HARD_BYTES: u64 = 1 << 20;
 /// The soft limit unless one is given, in percent of the hard limit.
 pub const SOFT_LIMIT_PERCENT: u64 = 90;
+
+/// Hard limit of an account that is exempt, bytes: more than any machine has, and a whole number of
+/// pages that calculations with limits do not overflow.
+pub const NO_LIMIT_BYTES: u64 = 1 << 62;
 
 /// A memory limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,12 +50,32 @@ pub enum LimitError {
     },
 }
 
+/// The hard limit, or `none`.
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_none() { f.pad("none") } else { Bytes(self.hard_bytes).fmt(f) }
+    }
+}
+
 impl Limit {
+    /// Exempts an account from limits of sources with lower precedence.
+    pub const NONE: Self = Self {
+        hard_bytes: NO_LIMIT_BYTES,
+        soft_bytes: NO_LIMIT_BYTES,
+        count: Count { anon: true, shmem: true, swap: true, file: false },
+    };
+
+    /// Whether it is [`NONE`](Self::NONE), whichever kinds of memory count.
+    pub fn is_none(&self) -> bool {
+        self.hard_bytes == NO_LIMIT_BYTES
+    }
+
     /// Creates a limit of `hard_bytes`; the soft limit is [`SOFT_LIMIT_PERCENT`] of it unless
-    /// given.
+    /// given. From [`NO_LIMIT_BYTES`] on it is [`NONE`](Self::NONE).
     pub fn new(hard_bytes: u64, soft_bytes: Option<u64>) -> Result<Self, LimitError> {
         match (hard_bytes, soft_bytes) {
             (0, _) => return Err(LimitError::Zero),
+            (hard, _) if hard >= NO_LIMIT_BYTES => return Ok(Self::NONE),
             (hard, _) if hard < MIN_HARD_BYTES => return Err(LimitError::TooSmall(hard)),
             (_, Some(0)) => return Err(LimitError::SoftZero),
             (hard, Some(soft)) if soft > hard => {
@@ -91,7 +117,8 @@ mod tests {
     fn the_soft_limit_is_nine_tenths_unless_given() {
         assert_eq!(Limit::new(100 << 20, None).unwrap().soft_bytes(), (100 << 20) / 100 * 90);
         assert_eq!(Limit::new(100 << 20, Some(7)).unwrap().soft_bytes(), 7);
-        assert!(Limit::new(u64::MAX, None).unwrap().soft_bytes() < u64::MAX);
+        assert_eq!(Limit::new(u64::MAX, None), Ok(Limit::NONE));
+        assert_eq!(Limit::NONE.count(), Count::default());
     }
 
     #[test]

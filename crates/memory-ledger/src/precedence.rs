@@ -4,6 +4,9 @@
 //! the configured default of every user. The *own* limit is set by the user itself and can only be
 //! lower than the base, so a user can lower and restore its own limit, but never exceed the one
 //! that root has set.
+//!
+//! A limit that is lowered below the usage takes effect after a *grace*: until then the limit that
+//! was in force before holds.
 
 use crate::account_id::{AccountId, Uid};
 use crate::bytes::Bytes;
@@ -109,12 +112,21 @@ pub enum Refusal {
     /// There is no limit to clear.
     #[error("{0} has no limit")]
     NoLimit(AccountId),
-    /// The default cannot be cleared for one user unless it has a limit of its own.
+    /// Only limits that were set at run time can be cleared.
     #[error(
-        "the limit of {0} is that of every ordinary user; give it one of its own, or change the \
-         configuration"
+        "the limit of {0} is the configuration's, and none was set at run time; to exempt it: \
+         headroom limit set USER none"
     )]
-    DefaultLimit(AccountId),
+    Configured(AccountId),
+}
+
+/// Delays a lowered limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grace {
+    /// The limit that was in force before, and still is.
+    pub limit: Limit,
+    /// End, nanoseconds, CLOCK_MONOTONIC.
+    pub until_ns: u64,
 }
 
 /// All limits that are set for a user, by source.
@@ -124,16 +136,33 @@ pub struct LimitLayers {
     config: Option<Limit>,
     runtime: Option<Limit>,
     own: Option<Limit>,
+    grace: Option<Grace>,
 }
 
 impl LimitLayers {
-    /// The limit in force, and its source. The kinds of memory that count are those of the
-    /// configured limit or default, if there is one: a limit that was set at run time counts the
-    /// same kinds.
+    /// The limit in force, and the source of the limit that holds once there is no grace. The kinds
+    /// of memory that count are those of the configured limit or default, if there is one: a limit
+    /// that was set at run time counts the same kinds.
     pub fn effective(&self) -> Option<(Limit, Source)> {
+        let (limit, source) = self.after_grace()?;
+        let held = self.grace.map_or(limit, |grace| grace.limit);
+        Some((held.counting(limit.count()), source))
+    }
+
+    /// The limit that holds once there is no grace, and its source.
+    pub fn after_grace(&self) -> Option<(Limit, Source)> {
         let (limit, source) = self.own.map(|own| (own, Source::Runtime)).or(self.base())?;
         let configured = self.config.or(self.default);
         Some((limit.counting(configured.unwrap_or(limit).count()), source))
+    }
+
+    /// The grace of a lowered limit.
+    pub fn grace(&self) -> Option<Grace> {
+        self.grace
+    }
+
+    pub(crate) fn with_grace(self, grace: Option<Grace>) -> Self {
+        Self { grace, ..self }
     }
 
     fn base(&self) -> Option<(Limit, Source)> {
@@ -198,7 +227,7 @@ impl LimitLayers {
         match (requester, self.base()) {
             (Requester::Root, _) => Ok(match source {
                 // A runtime limit by root replaces the user's own limit, too.
-                Source::Runtime => Self { runtime: Some(limit), own: None, ..self },
+                Source::Runtime => Self { runtime: Some(limit), own: None, grace: None, ..self },
                 Source::Config => self.configured(Some(limit), self.default),
                 Source::Default => self.configured(self.config, Some(limit)),
             }),
@@ -211,13 +240,15 @@ impl LimitLayers {
     }
 
     /// Returns the limits after `requester` has cleared the limit: root clears all limits of this
-    /// user except the default, a user its own limit.
+    /// user that were set at run time, a user its own limit.
     pub fn without(self, account: AccountId, requester: Requester) -> Result<Self, Refusal> {
         Self::may_change(account, requester)?;
         match (requester, self.effective()) {
             (_, None) => Err(Refusal::NoLimit(account)),
-            (Requester::Root, Some((_, Source::Default))) => Err(Refusal::DefaultLimit(account)),
-            (Requester::Root, _) => Ok(Self { default: self.default, ..Self::default() }),
+            (Requester::Root, _) if self.runtime.or(self.own).is_none() => {
+                Err(Refusal::Configured(account))
+            }
+            (Requester::Root, _) => Ok(Self { runtime: None, own: None, grace: None, ..self }),
             (Requester::User(_), _) if self.own.is_some() => Ok(Self { own: None, ..self }),
             (Requester::User(_), _) => {
                 Err(Refusal::NotYoursToClear { account, by: self.base_by() })
@@ -331,13 +362,24 @@ mod tests {
     fn the_default_limit_applies_to_users_without_their_own() {
         let default_only = LimitLayers::default().configured(None, Some(mib(100)));
         assert_eq!(default_only.effective(), Some((mib(100), Source::Default)));
-        assert_eq!(default_only.without(ALICE, Requester::Root), Err(Refusal::DefaultLimit(ALICE)));
+        assert_eq!(default_only.without(ALICE, Requester::Root), Err(Refusal::Configured(ALICE)));
         let refused = default_only.without(ALICE, OWN).unwrap_err();
         assert_eq!(refused, Refusal::NotYoursToClear { account: ALICE, by: "the configuration" });
         let own = set(default_only, 200, Requester::Root).unwrap();
         assert_eq!(hard(own), Some(200));
         assert_eq!(own.without(ALICE, Requester::Root).unwrap(), default_only);
         assert_eq!(hard(default_only.configured(Some(mib(7)), Some(mib(9)))), Some(7));
+    }
+
+    #[test]
+    fn clearing_returns_to_the_limit_of_the_configuration() {
+        let config = LimitLayers::default().configured(Some(mib(300)), Some(mib(100)));
+        let raised = set(config, 500, Requester::Root).unwrap();
+        assert_eq!(raised.without(ALICE, Requester::Root), Ok(config));
+        assert_eq!(config.without(ALICE, Requester::Root), Err(Refusal::Configured(ALICE)));
+        let exempt = raised.with(ALICE, Limit::NONE, Source::Runtime, Requester::Root).unwrap();
+        assert_eq!(exempt.effective(), Some((Limit::NONE, Source::Runtime)));
+        assert_eq!(hard(set(exempt, 50, OWN).unwrap()), Some(50), "it may limit itself");
     }
 
     #[test]

@@ -96,11 +96,10 @@ impl World {
             Step::RootClears(user) => {
                 let sources = &mut self.sources[user];
                 let plan = self.ledger.plan_clear(USERS[user].into(), Requester::Root);
-                assert_eq!(plan.is_ok(), sources.own + sources.runtime + sources.config > 0);
+                assert_eq!(plan.is_ok(), sources.own + sources.runtime > 0);
                 if let Ok(change) = plan {
                     self.ledger.apply(change);
-                    *sources =
-                        Sources { default_limit: sources.default_limit, ..Sources::default() };
+                    (sources.own, sources.runtime) = (0, 0);
                 }
             }
             Step::UserClears(user) => {
