@@ -114,6 +114,7 @@ impl Oomd {
             account: AccountRef::user(uid),
             hard_bytes,
             soft_bytes: None,
+            grace_s: None,
         })?;
         anyhow::ensure!(reply == Reply::Done, "no limit for uid {uid}: {reply:?}");
         Ok(())

@@ -23,9 +23,14 @@ pub struct Configuration {
     /// Metrics, hooks and warnings, one line each.
     #[serde(default, alias = "tell")]
     pub notifications: Vec<String>,
-    /// The first and the last uid of ordinary users, to whom a limit for `*` applies.
+    /// How long a limit that is lowered below the usage does not act, seconds.
+    #[serde(default)]
+    pub grace_s: u32,
+    /// The first and the last local uid of ordinary users, to whom a limit for `*` applies. It
+    /// applies to those of directories, from 65536 on, as well.
     pub ordinary_uids: [Uid; 2],
-    /// Deprecated keys and unreadable optional files, a sentence each.
+    /// Deprecated keys, unreadable optional files, and limits and rules that do not act, a sentence
+    /// each.
     #[serde(alias = "complaints")]
     pub warnings: Vec<String>,
 }
@@ -33,18 +38,22 @@ pub struct Configuration {
 /// A limit in the files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConfiguredLimit {
-    /// A uid, `*` for each ordinary user separately, `@` and the name of a group that shares the
-    /// limit, or a path of cgroups, which begins with `/`; `*` and `?` in it are wildcards.
+    /// A uid, `*` for each ordinary user separately, `each of @` and the name of a group for each
+    /// member separately, `@` and the name of a group that shares the limit, or a path of cgroups,
+    /// which begins with `/`; `*` and `?` in it are wildcards.
     pub user: String,
     /// Hard limit, bytes.
     pub hard_bytes: u64,
     /// Soft limit, bytes.
     pub soft_bytes: u64,
+    /// There is no limit; both numbers are larger than any machine.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub exempt: bool,
     /// The kinds of memory that count, of `anon`, `shmem`, `swap` and `file`; empty: the first
     /// three.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub counts: Vec<String>,
-    /// The uids of the group.
+    /// The known uids of the group.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub members: Vec<Uid>,
 }

@@ -248,6 +248,10 @@ fn write_gauges(
     for (name, help, value) in gauges {
         page.family(name, "gauge", help);
         for limit in limits {
+            // An exempt account has no limit that could be compared with its usage.
+            if limit.details.exempt && name.ends_with("_limit_bytes") {
+                continue;
+            }
             let labels = labels(limit);
             let labels: Vec<_> = labels.iter().map(|(kind, whose)| (*kind, &**whose)).collect();
             page.sample(name, &labels, value(limit));

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use owners::Uid;
 use serde::{Deserialize, Serialize};
 
+use crate::configuration::ConfiguredLimit;
+
 /// The kind of an account.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
@@ -56,12 +58,26 @@ pub enum Request {
         hard_bytes: u64,
         /// Soft limit in bytes; `None`: as measured, or 90 % of the hard limit.
         soft_bytes: Option<u64>,
+        /// How long it does not act if the usage is above it, and a limit above it was in force,
+        /// seconds; `None`: as configured.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        grace_s: Option<u32>,
     },
-    /// Clears the runtime limit.
+    /// Clears the runtime limit: that of the configuration applies again.
     ClearLimit {
         /// A user or group.
         account: AccountRef,
+        /// As in [`SetLimit`](Self::SetLimit).
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        grace_s: Option<u32>,
     },
+    /// The limit that applies to a user, or will once it has a process. Root, and the user.
+    GetLimit {
+        /// A user.
+        account: AccountRef,
+    },
+    /// The limits of the configuration that apply to each of several users by itself.
+    DefaultLimits,
     /// Limits and usage of the accounts that the peer may see: all for root; for a user its own,
     /// its group's and its sessions'.
     ListLimits,
@@ -119,10 +135,15 @@ pub enum Reply {
     /// To [`Request::SetLimit`], [`Request::ClearLimit`], [`Request::SetImportance`] and
     /// [`Request::ReportHeldMemory`].
     Done,
-    /// To [`Request::ListLimits`].
+    /// To [`Request::ListLimits`] and [`Request::GetLimit`].
     Limits {
         /// By account.
         limits: Vec<UserLimit>,
+    },
+    /// To [`Request::DefaultLimits`].
+    DefaultLimits {
+        /// Those of groups' members, and then that of every ordinary user.
+        limits: Vec<ConfiguredLimit>,
     },
     /// To [`Request::RunOomKiller`]: one decision per account that exceeded its limit.
     #[serde(alias = "ran")]
@@ -237,6 +258,10 @@ pub enum Event {
         used_bytes: u64,
         /// Hard limit, bytes.
         hard_bytes: u64,
+        /// The hard limit was lowered below `used_bytes`, and a process will be killed after this
+        /// time, seconds, if the usage is above it then.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        grace_s: Option<u32>,
     },
 }
 
@@ -407,8 +432,56 @@ pub struct UserLimit {
     /// Processes with a lease.
     #[serde(default)]
     pub leaseholders: u32,
-    /// Origin of the limit: `config` or `runtime`.
+    /// Origin of the limit: `config`, `default` or `runtime`.
     pub source: String,
+    /// Its other limits.
+    #[serde(flatten)]
+    pub details: LimitDetails,
+}
+
+/// All limits of an account, and what shares them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LimitDetails {
+    /// The limits by source, in the order of their precedence. The first one applies; while there
+    /// is a grace, a limit above it is in force.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub layers: Vec<LimitLayer>,
+    /// A lowered limit that does not act yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grace: Option<PendingLimit>,
+    /// The account has no limit; both numbers are larger than any machine.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub exempt: bool,
+    /// Resident sets and swap of the group's users that have a process, by uid.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub member_usage: Vec<MemberUsage>,
+}
+
+/// A limit of one source.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LimitLayer {
+    /// `own` (the user's own request), `runtime`, `config` or `default`.
+    pub source: String,
+    /// Hard limit, bytes.
+    pub hard_bytes: u64,
+}
+
+/// A limit that does not act yet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PendingLimit {
+    /// Hard limit, bytes.
+    pub hard_bytes: u64,
+    /// It acts after this time, or once the usage is below it, seconds.
+    pub seconds: u32,
+}
+
+/// The memory of one user of a group.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemberUsage {
+    /// The user.
+    pub uid: Uid,
+    /// Bytes.
+    pub used_bytes: u64,
 }
 
 /// Cause of a check.

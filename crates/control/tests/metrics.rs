@@ -114,6 +114,7 @@ fn sources() -> Sources {
         leased_bytes: 0,
         leaseholders: 0,
         source: "config".into(),
+        details: control::oomd::LimitDetails::default(),
     };
     let of_cgroup = UserLimit { cgroup: Some("/a/\"b\"".into()), ..limit(4_294_836_224) };
     let mut reclaim = Histogram::default();
@@ -199,6 +200,19 @@ fn all_that_is_counted_is_read_back() {
     assert_eq!(value("headroom_binder_rings", &[]), 13.0);
     assert_eq!(value("headroom_binder_commands_total", &[("command", "BC_REPLY")]), 11.0);
     assert_eq!(value("headroom_binder_returns_total", &[("return", "BR_OK")]), 12.0);
+}
+
+#[test]
+fn an_exempt_user_has_no_limit_to_compare_its_memory_with() {
+    let mut sources = sources();
+    let Ok(oomd) = &mut sources.oomd else { panic!() };
+    oomd.limits[0].details.exempt = true;
+    let families = parse(&text(&sources, None));
+    let users = |name: &str| families[name].samples.iter().map(|it| it.1["uid"].clone());
+    assert!(users("headroom_user_memory_bytes").eq(["1000", "1001"]));
+    for name in ["headroom_user_memory_limit_bytes", "headroom_user_memory_soft_limit_bytes"] {
+        assert!(users(name).eq(["1001"]), "{name}");
+    }
 }
 
 #[test]

@@ -29,6 +29,7 @@ const SIGNALS: u64 = 2;
 const LEASES: u64 = 3;
 const PULSE: u64 = 4;
 const USAGE: u64 = 5;
+const NAMES: u64 = 6;
 
 /// The parts that the event loop serves. They are dropped in this order: the sockets close before
 /// the limits end.
@@ -63,6 +64,7 @@ impl Daemon<'_> {
             (signals.as_fd(), SIGNALS),
             (leases.as_fd(), LEASES),
             (pulse.as_fd(), PULSE),
+            (reload.as_fd(), NAMES),
         ];
         let measured = oom.measured_fd().map(|fd| (fd, USAGE));
         for (fd, word) in fds.into_iter().chain(measured) {
@@ -70,10 +72,14 @@ impl Daemon<'_> {
                 .context("cannot watch")?;
         }
         loop {
-            let deadlines =
-                [oom.next_deadline_ns(), leases.next_deadline_ns(), requests.next_deadline_ns()];
+            let deadlines = [
+                oom.next_deadline_ns(),
+                leases.next_deadline_ns(),
+                requests.next_deadline_ns(),
+                Some(reload.next_deadline_ns()).filter(|ns| *ns != u64::MAX),
+            ];
             let timeout = deadlines.into_iter().flatten().min().map(until);
-            let mut ready = [MaybeUninit::uninit(); 6];
+            let mut ready = [MaybeUninit::uninit(); 7];
             let ready = match epoll::wait(&epoll, &mut ready, timeout.as_ref()) {
                 Ok((ready, _)) => ready,
                 Err(Errno::INTR) => continue,
@@ -81,6 +87,7 @@ impl Daemon<'_> {
             };
             // Kills are handled first, whichever fd is ready.
             oom.dispatch();
+            reload.dispatch(oom);
             for event in ready.iter() {
                 match event.data.u64() {
                     SERVER => {

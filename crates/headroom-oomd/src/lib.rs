@@ -32,6 +32,7 @@ pub mod daemon;
 pub mod history;
 pub mod leases;
 pub mod log;
+pub mod names;
 pub mod notifications;
 pub mod oom;
 pub mod partition;

@@ -17,6 +17,7 @@ use headroom_oomd::daemon::Daemon;
 use headroom_oomd::history::History;
 use headroom_oomd::leases::Leases;
 use headroom_oomd::log::Log;
+use headroom_oomd::names::{Keep, Names};
 use headroom_oomd::notifications::metrics::Exporter;
 use headroom_oomd::notifications::queue::NotificationQueue;
 use headroom_oomd::oom::{AfterExit, OomManager, TakenOver, control as oom_control, reconfigure};
@@ -42,6 +43,9 @@ const EVENT_LOOP_PRIORITY: u32 = 2;
 /// Reapers on a machine with at least three CPUs: the number of victims whose memory is released at
 /// the same time.
 const REAPERS: usize = 2;
+
+/// How long `--check-config` waits for the user database, three times at most.
+const CHECK_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Watches the memory of limited users; of a user that breaks its limit the largest process dies.
 #[derive(Parser)]
@@ -147,13 +151,20 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
         Ok(margin) => (margin, None),
         Err(warning) => (None, Some(warning)),
     };
-    let mut reload = Reload::new(arguments.files(), ram_bytes(), margin);
+    let folder = arguments.folder(arguments.state_dir.as_ref(), STATE_FOLDER);
+    // Before the threads with other priorities, and with the signals blocked.
+    let signals = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
+    let signals = Signals::block(&signals).context("cannot block SIGINT, SIGTERM and SIGHUP")?;
+    let keep = if arguments.check_config { Keep::Nothing } else { Keep::Answers };
+    let names = Names::start(folder.as_deref(), keep);
+    let names = names.context("cannot start the thread for names")?;
+    let mut reload = Reload::new(arguments.files(), names, ram_bytes(), margin);
     if arguments.observe {
         reload.override_enforcement(Enforcement::Observe);
     }
     let config = reload.load()?;
     if arguments.check_config {
-        return print_config(&config, arguments);
+        return print_config(&reload.settle(CHECK_PATIENCE)?, arguments);
     }
     if arguments.check_state {
         return upgrade::check_state(arguments.notifier);
@@ -163,8 +174,6 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
         Some(Resumed { oom, records, sockets }) => (oom, Some(records), Some(sockets)),
         None => (TakenOver::default(), None, None),
     };
-    let signals = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
-    let signals = Signals::block(&signals).context("cannot block SIGINT, SIGTERM and SIGHUP")?;
     let log = Log::start().context("cannot start the log thread")?;
     // Checked before anything is killed. The socket itself is bound last, as the sign that limits
     // are in force.

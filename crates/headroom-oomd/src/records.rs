@@ -124,12 +124,20 @@ impl Records {
     /// Reports that an account has crossed its soft limit.
     pub fn near_limit(&mut self, near: SoftLimitWarning) {
         self.notifications.iter().for_each(|queue| queue.soft_limit_crossed(near.clone()));
-        let SoftLimitWarning { account, group, cgroup, members, used_bytes, hard_bytes } = near;
+        let SoftLimitWarning { account, group, cgroup, members, used_bytes, hard_bytes, grace_s } =
+            near;
         // The event of a login session goes to the session's user, that of another cgroup only to
         // root.
         let owner = members.first().copied().filter(|_| cgroup.is_some());
         let account = to_ref(owner.map_or(account, AccountId::User));
-        self.note(|| Event::SoftLimitCrossed { account, group, cgroup, used_bytes, hard_bytes });
+        self.note(|| Event::SoftLimitCrossed {
+            account,
+            group,
+            cgroup,
+            used_bytes,
+            hard_bytes,
+            grace_s,
+        });
     }
 
     fn note(&mut self, event: impl FnOnce() -> Event) {

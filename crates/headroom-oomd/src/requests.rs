@@ -10,6 +10,7 @@ use owners::{Exhausted, Owner, Quota, QuotaSize};
 
 use crate::account_ref::{of_ref, to_ref};
 use crate::clock::NS_PER_MS;
+use crate::config::MAX_GRACE_S;
 use crate::oom::{OomManager, Reconfigured, control as oom_control};
 use crate::reload::Reload;
 use crate::upgrade::{Parts, Upgrades};
@@ -43,6 +44,12 @@ struct Run {
     request: RequestId,
     decisions: Vec<u64>,
     until_ns: u64,
+}
+
+/// A limit, and how long one above it holds if the usage is above it, seconds.
+struct NewLimit {
+    limit: Limit,
+    grace_s: u32,
 }
 
 impl Requests {
@@ -226,14 +233,16 @@ impl Requests {
                 oom_control::set_importance(oom, requester, pid, importance)?;
                 Reply::Done
             }
-            Request::SetLimit { account, hard_bytes, soft_bytes } => {
+            Request::SetLimit { account, hard_bytes, soft_bytes, grace_s } => {
+                let grace_s = grace(grace_s, reload);
                 let soft_bytes = soft_bytes.or_else(|| oom.accounts().soft_bytes(hard_bytes));
                 let limit = Limit::new(hard_bytes, soft_bytes).map_err(|e| e.to_string())?;
-                self.set_limit(oom, peer, account_id(account)?, limit)?;
+                self.set_limit(oom, peer, account_id(account)?, NewLimit { limit, grace_s })?;
                 Reply::Done
             }
-            Request::ClearLimit { account } => {
-                self.clear_limit(oom, requester, account_id(account)?)?;
+            Request::ClearLimit { account, grace_s } => {
+                let grace_s = grace(grace_s, reload);
+                self.clear_limit(oom, requester, account_id(account)?, grace_s)?;
                 Reply::Done
             }
             Request::ReportHeldMemory { held } => {
@@ -242,6 +251,14 @@ impl Requests {
                 }
                 oom.set_held_memory(id, held);
                 Reply::Done
+            }
+            Request::GetLimit { account } => get_limit(oom, reload, requester, account)?,
+            Request::DefaultLimits => {
+                let mut limits = reload.default_limits().to_vec();
+                if requester != Requester::Root {
+                    limits.iter_mut().for_each(|limit| limit.members.clear());
+                }
+                Reply::DefaultLimits { limits }
             }
             Request::ListLimits => Reply::Limits { limits: list_limits(oom, requester) },
             Request::Explain { account } => self.explain(oom, requester, account)?,
@@ -259,7 +276,7 @@ impl Requests {
         oom: &mut OomManager,
         peer: Peer,
         account: AccountId,
-        limit: Limit,
+        NewLimit { limit, grace_s }: NewLimit,
     ) -> Result<(), String> {
         let slot = account == AccountId::User(peer.uid)
             && !peer.is_root()
@@ -267,11 +284,16 @@ impl Requests {
         if slot {
             self.take_slot(oom, peer)?;
         }
-        let set = oom.set_limit(account, limit, Source::Runtime, requester(peer));
+        let requester = requester(peer);
+        let plan = oom.accounts().ledger().plan_set(account, limit, Source::Runtime, requester);
+        let set = plan.map_err(|refusal| refusal.to_string()).and_then(|change| {
+            let applied = oom.apply_with_grace(change, grace_s, requester);
+            applied.map_err(|error| error.to_string())
+        });
         if set.is_err() && slot {
             self.drop_slots(|holder| holder == peer.uid);
         }
-        set.map_err(|e| e.to_string())
+        set
     }
 
     fn clear_limit(
@@ -279,8 +301,11 @@ impl Requests {
         oom: &mut OomManager,
         requester: Requester,
         account: AccountId,
+        grace_s: u32,
     ) -> Result<(), String> {
-        let cleared = oom.clear_limit(account, requester);
+        let plan = oom.accounts().ledger().plan_clear(account, requester);
+        let change = plan.map_err(|refusal| refusal.to_string())?;
+        let cleared = oom.apply_with_grace(change, grace_s, requester);
         if !oom_control::is_limited(oom, account) {
             self.drop_slots(|holder| account == AccountId::User(holder));
         }
@@ -313,6 +338,36 @@ impl Requests {
 
 fn requester(peer: Peer) -> Requester {
     if peer.is_root() { Requester::Root } else { Requester::User(peer.uid) }
+}
+
+/// The grace of a request, seconds.
+fn grace(requested_s: Option<u32>, reload: &Reload) -> u32 {
+    requested_s.unwrap_or(reload.grace_s()).min(MAX_GRACE_S)
+}
+
+/// The limit that applies to a user, with or without a process.
+fn get_limit(
+    oom: &mut OomManager,
+    reload: &mut Reload,
+    requester: Requester,
+    account: AccountRef,
+) -> Result<Reply, String> {
+    let AccountId::User(uid) = account_id(account)? else {
+        return Err("only the limit of a user can be requested by itself".to_owned());
+    };
+    if let Requester::User(own) = requester
+        && own != uid
+    {
+        return Err(format!("uid {own} may not see the limit of uid {uid}; only root may"));
+    }
+    // A group may have a limit for it.
+    reload.look_up_groups_of(uid);
+    let charged = oom.accounts().ledger().groups().account_of(uid);
+    let mut limits = oom_control::limits(oom, Some(charged));
+    if limits.is_empty() {
+        limits.extend(oom_control::default_limit_of(oom, uid));
+    }
+    Ok(Reply::Limits { limits })
 }
 
 fn list_limits(oom: &mut OomManager, requester: Requester) -> Vec<UserLimit> {

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use control::oomd::{AccountRef, KilledBy, Outcome, Reply, Request, Trigger, UserLimit, Why};
 use headroom_oomd::config::{Config, Files};
-use headroom_oomd::oom::reconfigure::reconfigure;
+use headroom_oomd::names::{Keep, Names};
+use headroom_oomd::oom::reconfigure::{Lowering, reconfigure};
 use headroom_oomd::oom::{OomManager, control as oom_control};
 use memory_ledger::Uid;
 use memory_watch::ProcPoller;
@@ -157,8 +158,8 @@ fn a_cgroups_limit_is_read_only_at_run_time_and_only_root_can_explain_it() {
     let Some(cgroup) = Cgroup::make("root-only") else { return };
     let daemon = Daemon::start(&limit_of(&cgroup.path, 64), &["--notifier=bpf"]);
     let account = limited(&daemon, &cgroup.path).account;
-    let set = Request::SetLimit { account, hard_bytes: 1 << 30, soft_bytes: None };
-    for request in [set, Request::ClearLimit { account }] {
+    let set = Request::SetLimit { account, hard_bytes: 1 << 30, soft_bytes: None, grace_s: None };
+    for request in [set, Request::ClearLimit { account, grace_s: None }] {
         match daemon.request(&request) {
             Reply::Error { message } => {
                 assert!(message.contains("set them in oomd.toml"), "{message}")
@@ -215,8 +216,10 @@ impl Fake {
         let main = files.path().join("oomd.toml");
         std::fs::write(&main, format!("{text}[machine]\nenabled = false\n")).unwrap();
         let files = Files { main, may_be_missing: false };
-        let config = Config::load(&files, 16 << 30, None).unwrap();
-        let done = reconfigure(&mut self.oom, &config);
+        let config =
+            Config::load(&files, 16 << 30, None, &mut Names::start(None, Keep::Nothing).unwrap());
+        let config = config.unwrap();
+        let done = reconfigure(&mut self.oom, &config, Lowering::AtOnce);
         assert_eq!(done.problems, Vec::<String>::new());
     }
 

@@ -13,7 +13,7 @@ const BOB: Uid = Uid(62102);
 
 fn set(uid: Uid, mib: u64) -> Request {
     let account = AccountRef::user(uid);
-    Request::SetLimit { account, hard_bytes: mib * MIB, soft_bytes: None }
+    Request::SetLimit { account, hard_bytes: mib * MIB, soft_bytes: None, grace_s: None }
 }
 
 /// The message of a refusal.
@@ -41,7 +41,7 @@ fn users_see_and_lower_their_own_limit_and_nothing_else() {
     let config = format!("[[limit]]\nuser = {ALICE}\nhard = \"100M\"\n");
     let daemon = Daemon::start(&config, &[]);
     let list = Request::ListLimits;
-    let clear = |uid| Request::ClearLimit { account: AccountRef::user(uid) };
+    let clear = |uid| Request::ClearLimit { account: AccountRef::user(uid), grace_s: None };
 
     assert_eq!(visible(daemon.request_as(ALICE, &list)), [(ALICE, 100, "config".into())]);
     assert_eq!(visible(daemon.request_as(BOB, &list)), []);
@@ -116,6 +116,7 @@ fn requests_that_make_no_sense_are_refused_with_the_reason_and_others_go_on() {
         account: AccountRef::user(uid),
         hard_bytes,
         soft_bytes,
+        grace_s: None,
     };
     let cases = [
         (limit(ALICE, 0, None), "clear it"),
@@ -124,7 +125,7 @@ fn requests_that_make_no_sense_are_refused_with_the_reason_and_others_go_on() {
         (limit(ALICE, MIB, Some(2 * MIB)), "above the hard limit"),
         (limit(Uid::ROOT, MIB, None), "uid 0 cannot be limited"),
         (limit(Uid::NONE, MIB, None), "no user"),
-        (Request::ClearLimit { account: AccountRef::user(ALICE) }, "has no limit"),
+        (Request::ClearLimit { account: AccountRef::user(ALICE), grace_s: None }, "has no limit"),
         (Request::RunOomKiller { account: Some(AccountRef::user(ALICE)) }, "has no limit"),
     ];
     for (request, part) in cases {

@@ -121,7 +121,12 @@ fn a_member_sees_the_groups_limit_and_only_root_changes_it() {
     assert_eq!(seen.len(), 1);
     assert_eq!(seen[0].group.as_deref(), Some("students"));
     assert_eq!(limits(daemon.request_as(carol, &Request::ListLimits)), []);
-    let set = |account| Request::SetLimit { account, hard_bytes: 50 * MIB, soft_bytes: None };
+    let set = |account| Request::SetLimit {
+        account,
+        hard_bytes: 50 * MIB,
+        soft_bytes: None,
+        grace_s: None,
+    };
     let refused = |reply: Reply, part: &str| {
         let Reply::Error { message } = reply else { panic!("{reply:?}") };
         assert!(message.contains(part), "{message}");
@@ -130,7 +135,10 @@ fn a_member_sees_the_groups_limit_and_only_root_changes_it() {
     let of_alice = AccountRef::user(alice);
     refused(daemon.request_as(alice, &set(of_alice)), shares);
     refused(daemon.request(&set(of_alice)), shares);
-    refused(daemon.request(&Request::ClearLimit { account: AccountRef::user(bob) }), shares);
+    refused(
+        daemon.request(&Request::ClearLimit { account: AccountRef::user(bob), grace_s: None }),
+        shares,
+    );
     refused(daemon.request_as(alice, &set(account)), "by root only");
     let other = AccountRef { uid: account.uid ^ 1, ..account };
     refused(daemon.request(&set(other)), "no group with this name");

@@ -29,12 +29,13 @@ fn the_notifier_is_attached_with_the_first_limit_and_detached_with_the_last() {
     daemon.set_limit(Uid(62202), 64 * MIB);
     assert_eq!(attached(), (true, 1));
     assert_eq!(
-        daemon.request(&Request::ClearLimit { account: AccountRef::user(UID) }),
+        daemon.request(&Request::ClearLimit { account: AccountRef::user(UID), grace_s: None }),
         Reply::Done
     );
     assert_eq!(attached(), (true, 1));
     assert_eq!(
-        daemon.request(&Request::ClearLimit { account: AccountRef::user(Uid(62202)) }),
+        daemon
+            .request(&Request::ClearLimit { account: AccountRef::user(Uid(62202)), grace_s: None }),
         Reply::Done
     );
     assert_eq!(attached(), (false, 0));
@@ -93,10 +94,6 @@ fn a_bad_configuration_ends_it_with_the_file_the_line_and_the_reason() {
         (
             "[[limit]]\nuser = 62201\nhrad = \"1G\"\n",
             ":3: unknown key \"hrad\"; did you mean \"hard\"?",
-        ),
-        (
-            "[[limit]]\nuser = \"no-such-user\"\nhard = \"1G\"\n",
-            ":2: there is no user \"no-such-user\"",
         ),
         ("[[limit]]\nuser = 0\nhard = \"1G\"\n", ":2: uid 0 cannot be limited"),
         ("[[limit]]\nuser = 62201\nhard = \"1Q\"\n", ":3: \"1Q\" is not an amount of memory"),

@@ -53,6 +53,7 @@ fn limits_of_the_files_come_change_and_go_and_those_set_meanwhile_stay() {
         account: AccountRef::user(uid),
         hard_bytes: mib * MIB,
         soft_bytes: None,
+        grace_s: None,
     };
     assert_eq!(daemon.request_as(BOB, &set(BOB, 50)), Reply::Done);
     assert_eq!(daemon.request(&set(CAROL, 70)), Reply::Done);
@@ -64,7 +65,10 @@ fn limits_of_the_files_come_change_and_go_and_those_set_meanwhile_stay() {
     assert_eq!(in_force(&daemon, BOB), Some((50, "runtime".into())), "its own layer");
     assert_eq!(in_force(&daemon, CAROL), Some((70, "runtime".into())));
     assert_eq!(
-        daemon.request_as(BOB, &Request::ClearLimit { account: AccountRef::user(BOB) }),
+        daemon.request_as(
+            BOB,
+            &Request::ClearLimit { account: AccountRef::user(BOB), grace_s: None }
+        ),
         Reply::Done
     );
     assert_eq!(in_force(&daemon, BOB), Some((80, "config".into())));
@@ -105,10 +109,11 @@ fn sighup_reloads_the_configuration_and_enforces_a_lowered_limit() {
         return;
     }
     let daemon = Daemon::start(&limit(EMMA, 500), &[]);
+    const AT_ONCE: &str = "grace-s = 0\n";
     let mut hog = Hog::start(EMMA);
     hog.grow(100 << 10);
     assert!(hog.survived());
-    write(&daemon, &limit(EMMA, 50));
+    write(&daemon, &(AT_ONCE.to_owned() + &limit(EMMA, 50)));
     kill_process(Pid::from_raw(daemon.pid() as i32).unwrap(), Signal::HUP).unwrap();
     hog.died();
     assert_eq!(daemon.ended(EMMA).hard_bytes, 50 * MIB);
@@ -186,8 +191,9 @@ fn a_users_limit_has_precedence_over_the_default_limit() {
         account: AccountRef::user(uid),
         hard_bytes: mib * MIB,
         soft_bytes: None,
+        grace_s: None,
     };
-    let clear = Request::ClearLimit { account: AccountRef::user(DAVE) };
+    let clear = Request::ClearLimit { account: AccountRef::user(DAVE), grace_s: None };
     assert_eq!(in_force(&daemon, DAVE), Some((200, "config".into())));
     write(&daemon, &default_limit(64));
     eventually("the default limit applies", || {
@@ -199,7 +205,7 @@ fn a_users_limit_has_precedence_over_the_default_limit() {
     assert!(message.contains("can only lower it"), "{message}");
     assert_eq!(daemon.request_as(DAVE, &clear), Reply::Done);
     let Reply::Error { message } = daemon.request(&clear) else { panic!() };
-    assert!(message.contains("that of every ordinary user"), "{message}");
+    assert!(message.contains("none was set at run time"), "{message}");
     assert_eq!(daemon.request(&set(DAVE, 500)), Reply::Done);
     write(&daemon, &default_limit(48));
     reload(&daemon);

@@ -53,6 +53,7 @@ fn accounts_and_limits_are_the_same_after_a_restart() {
         account: AccountRef::user(uid),
         hard_bytes: mib * MIB,
         soft_bytes: Some(soft * MIB),
+        grace_s: None,
     };
     assert_eq!(daemon.request(&set(by_root, 128, 99)), Reply::Done);
     assert_eq!(daemon.request_as(own, &set(own, 100, 77)), Reply::Done);
@@ -79,7 +80,10 @@ fn accounts_and_limits_are_the_same_after_a_restart() {
     // The precedence of limits is the same as before the restart.
     assert!(matches!(daemon.request_as(own, &set(own, 300, 100)), Reply::Error { .. }));
     assert_eq!(
-        daemon.request_as(own, &Request::ClearLimit { account: AccountRef::user(own) }),
+        daemon.request_as(
+            own,
+            &Request::ClearLimit { account: AccountRef::user(own), grace_s: None }
+        ),
         Reply::Done
     );
     let freed = daemon.limit(own).unwrap();

@@ -209,7 +209,8 @@ fn limits_set_at_runtime_continue_without_pinned_accounts() {
     let (roots, own) = (Uid(63030), Uid(63031));
     let daemon = Daemon::start("", &["--notifier=bpf"]);
     let account = AccountRef::user(own);
-    let set = |mib| Request::SetLimit { account, hard_bytes: mib * MIB, soft_bytes: None };
+    let set =
+        |mib| Request::SetLimit { account, hard_bytes: mib * MIB, soft_bytes: None, grace_s: None };
     daemon.set_limit(roots, 64 * MIB);
     daemon.set_limit(own, 128 * MIB);
     assert_eq!(daemon.request_as(own, &set(64)), Reply::Done);
@@ -217,7 +218,10 @@ fn limits_set_at_runtime_continue_without_pinned_accounts() {
     expect_enforced(roots);
     expect_enforced(own);
     assert!(matches!(daemon.request_as(own, &set(200)), Reply::Error { .. }));
-    assert_eq!(daemon.request_as(own, &Request::ClearLimit { account }), Reply::Done);
+    assert_eq!(
+        daemon.request_as(own, &Request::ClearLimit { account, grace_s: None }),
+        Reply::Done
+    );
     assert_eq!(daemon.limit(own).unwrap().hard_bytes, 128 * MIB);
 }
 

@@ -286,11 +286,13 @@ pub enum LimitCommand {
         /// Name or uid, or @NAME for a group that shares a limit
         #[arg(value_hint = ValueHint::Username)]
         user: User,
-        /// The limit: 268435456 (bytes), 256M, 1.5G, or 25% of the machine's memory
+        /// The limit: 268435456 (bytes), 256M, 1.5G, 25% of the machine's memory, or none
         size: Amount,
         /// Soft limit: as SIZE, or a percentage of it [default: as measured, or 90%]
         #[arg(long, value_name = "SIZE")]
         soft: Option<Amount>,
+        #[command(flatten)]
+        grace: GraceOption,
     },
     /// Show limit and usage of a user, group or cgroup
     Get {
@@ -298,17 +300,32 @@ pub enum LimitCommand {
         #[arg(value_hint = ValueHint::Username)]
         user: User,
     },
-    /// Show all limits
+    /// Show all limits, and those that each user has by default
+    #[command(alias = "ls")]
     List,
-    /// Clear the limit of a user or group
+    /// End the runtime limit of a user or group: that of the configuration applies again
     ///
-    /// Root clears all limits of the account, those of the configuration until the next reload. A
-    /// user clears the limit that it has set for itself.
+    /// Root ends all limits of the account that were set at run time, a user the one that it has
+    /// set for itself. `limit set USER none` exempts a user from the configuration's.
     Clear {
         /// Name or uid, or @NAME for a group that shares a limit
         #[arg(value_hint = ValueHint::Username)]
         user: User,
+        #[command(flatten)]
+        grace: GraceOption,
     },
+}
+
+#[derive(Debug, Args)]
+pub struct GraceOption {
+    /// How long the limit before holds if the usage is above the new one; 0: no time [default:
+    /// grace-s in oomd.toml, or 60]
+    #[arg(
+        long = "grace",
+        value_name = "SECONDS",
+        value_parser = clap::value_parser!(u32).range(..=86_400)
+    )]
+    pub seconds: Option<u32>,
 }
 
 #[derive(Debug, Subcommand)]

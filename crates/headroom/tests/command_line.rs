@@ -54,7 +54,7 @@ fn bad_input_is_refused_with_the_invalid_word() {
 fn invalid_limits_are_refused_before_a_request_is_sent() {
     let dir = tempfile::tempdir().unwrap();
     let cases: &[(&[&str], &str)] = &[
-        (&["limit", "set", "root", "0"], "limit clear"),
+        (&["limit", "set", "root", "0"], "limit set root none"),
         (&["limit", "set", "root", "1M", "--soft", "2M"], "above the hard limit"),
     ];
     for (arguments, expected) in cases {
@@ -159,6 +159,7 @@ fn fake_oomd(request: Request) -> Reply {
         leased_bytes: 0,
         leaseholders: 0,
         source: "runtime".into(),
+        details: control::oomd::LimitDetails::default(),
     };
     match request {
         Request::Status => Reply::Status(oomd::Status {
@@ -180,6 +181,7 @@ fn fake_oomd(request: Request) -> Reply {
             account: AccountRef { kind: AccountKind::User, uid: 0 },
             hard_bytes: 0x1000_0000,
             soft_bytes: Some(0x800_0000),
+            grace_s: None,
         } => Reply::Done,
         Request::ListLimits => Reply::Limits { limits: vec![limit(0x1000_0000, 0x800_0000)] },
         Request::RunOomKiller { .. } => Reply::OomKillerRan { kills: Vec::new() },
@@ -520,7 +522,9 @@ fn an_unknown_group_is_an_error_and_a_user_without_a_limit_is_none() {
 fn clearing_a_limit_names_the_one_that_stays() {
     let dir = tempfile::tempdir().unwrap();
     let _daemon = FakeDaemon::start(dir.path().join("oomd.sock"), |request| match request {
-        Request::ClearLimit { account } if account == AccountRef::user(Uid::ROOT) => Reply::Done,
+        Request::ClearLimit { account, grace_s: _ } if account == AccountRef::user(Uid::ROOT) => {
+            Reply::Done
+        }
         request => fake_oomd(request),
     });
     let (code, stdout, stderr) = run(headroom(dir.path()).args(["limit", "clear", "root"]));

@@ -116,6 +116,7 @@ fn past_events_are_listed_oldest_first_and_new_ones_once_they_end() {
             cgroup: None,
             used_bytes: 1,
             hard_bytes: 2,
+            grace_s: None,
         })
         .unwrap();
     let mut command = headroom(dir.path());

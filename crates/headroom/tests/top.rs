@@ -63,6 +63,7 @@ fn limit(number: u32) -> UserLimit {
         leased_bytes: 0,
         leaseholders: 0,
         source: "runtime".into(),
+        details: control::oomd::LimitDetails::default(),
     }
 }
 
@@ -88,6 +89,7 @@ fn on_a_terminal_keys_select_and_set_a_limit_and_the_terminal_is_restored() {
         account: AccountRef::user(Uid(4_000_000_999)),
         hard_bytes: 512 * MIB,
         soft_bytes: None,
+        grace_s: None,
     };
     assert_eq!(*requests.lock().unwrap(), [expected]);
     pty.resize(44, 10);

@@ -261,6 +261,25 @@ pub const PRE_KILL_HOOKS: Bound = Bound {
     beyond: "the kill has no `before` hook",
 };
 
+/// Names of users and groups, and users whose groups are known. A user of the system has one entry;
+/// users in descendant user namespaces have none.
+pub const DIRECTORY_NAMES: Bound = Bound {
+    name: "directory-names",
+    daemon: Daemon::Oomd,
+    resource: "users and groups that are looked up",
+    share: Share::Slots(QuotaSize { slots: 65_536, reserved: 0, of_an_owner: 1 }),
+    beyond: "the user is not found to be in a group; the default limit applies",
+};
+
+/// Threads that look up names in the user database: four at a time, and those without an answer.
+pub const DIRECTORY_THREADS: Bound = Bound {
+    name: "directory-threads",
+    daemon: Daemon::Oomd,
+    resource: "threads that look up users and groups",
+    share: Share::Slots(QuotaSize { slots: 16, reserved: 0, of_an_owner: 1 }),
+    beyond: "names wait; their last answers, kept on disk, are used",
+};
+
 /// Time of the binder event loop for blocked accesses to clients' memory. Each access delays one
 /// call of the other clients by some milliseconds; this bounds it to a few calls at once, and to
 /// one call a second.
@@ -435,6 +454,8 @@ pub const ALL: &[Bound] = &[
     USAGE_READERS,
     NOTIFICATIONS,
     PRE_KILL_HOOKS,
+    DIRECTORY_NAMES,
+    DIRECTORY_THREADS,
     BLOCKED_ACCESS_TIME,
     BLOCKED_THREADS,
     CALL_SLICES,

@@ -56,8 +56,8 @@ fn send(request: &Request) -> Result<Reply, CompatError> {
 pub fn set_mm_limit(uid: Uid, bytes: u64) -> Result<(), CompatError> {
     let account = AccountRef::user(uid);
     let request = match bytes {
-        0 => Request::ClearLimit { account },
-        hard_bytes => Request::SetLimit { account, hard_bytes, soft_bytes: None },
+        0 => Request::ClearLimit { account, grace_s: None },
+        hard_bytes => Request::SetLimit { account, hard_bytes, soft_bytes: None, grace_s: None },
     };
     send(&request).map(drop)
 }

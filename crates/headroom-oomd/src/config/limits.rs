@@ -17,8 +17,16 @@
 //! hard = "8G"
 //!
 //! [[limit]]
-//! group = "staff"     # one limit for all members of this system group, as of reading the file
+//! group = "staff"     # one limit for all members of this system group together
 //! hard = "16G"
+//!
+//! [[limit]]
+//! each = "@students"  # each member of this system group by itself
+//! hard = "2G"
+//!
+//! [[limit]]
+//! user = "prof"
+//! hard = "none"       # exempt from the limits that apply to more users
 //!
 //! [[limit]]
 //! cgroup = "/system.slice/ci-*.service" # each cgroup that matches by itself, with all below it
@@ -32,7 +40,6 @@
 use std::fmt;
 use std::ops::Range;
 
-use headroom_daemon::user_database;
 use machine_memory::size;
 use memory_ledger::{
     AccountId, CgroupPattern, Count, Ledger, Limit, Margin, Requester, Source, Uid,
@@ -41,9 +48,12 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::diagnostic::{ConfigDiagnostic, hint, only_keys};
+use crate::names::{Names, Resolved};
 
 pub(crate) const KEYS: &[&str] =
-    &["user", "users", "group", "cgroup", "session", "name", "hard", "soft", "account"];
+    &["user", "users", "group", "each", "cgroup", "session", "name", "hard", "soft", "account"];
+/// Value of `hard` that exempts from limits for more users.
+const NONE: &str = "none";
 /// Longest name of a group, bytes: tables print it.
 const LONGEST_NAME: usize = 64;
 
@@ -53,6 +63,8 @@ pub(crate) enum LimitTarget {
     User(Uid),
     /// Several users together, by their name in the configuration.
     Group(String),
+    /// Each member of a group of the system by itself.
+    Each(String),
     /// Each ordinary user by itself, unless another limit names it.
     OrdinaryUsers,
     /// Each cgroup by itself that matches this pattern.
@@ -65,6 +77,7 @@ impl fmt::Display for LimitTarget {
         match self {
             Self::User(uid) => write!(f, "uid {uid} has"),
             Self::Group(name) => write!(f, "@{name} has"),
+            Self::Each(name) => write!(f, "each of @{name} has"),
             Self::OrdinaryUsers => write!(f, "ordinary users have"),
             Self::Cgroups(pattern) => write!(f, "{pattern} has"),
         }
@@ -73,9 +86,14 @@ impl fmt::Display for LimitTarget {
 
 /// A limit, and the place of its target in the text.
 pub(crate) struct ParsedLimit {
-    pub(crate) target: LimitTarget,
-    /// The users of a `User` or `Group` target.
+    /// `None`: the number of its user is not known.
+    pub(crate) target: Option<LimitTarget>,
+    /// The users of a `User`, `Group` or `Each` target that are known.
     pub(crate) uids: Vec<Uid>,
+    /// The users are listed by name or number.
+    pub(crate) is_list: bool,
+    /// What is missing of the target.
+    pub(crate) unknown: Vec<String>,
     /// The pattern of a `Cgroups` target.
     pub(crate) pattern: Option<CgroupPattern>,
     pub(crate) limit: Limit,
@@ -84,20 +102,32 @@ pub(crate) struct ParsedLimit {
 
 /// A target with the users or the pattern that it stands for.
 struct ResolvedTarget {
-    target: LimitTarget,
+    target: Option<LimitTarget>,
     uids: Vec<Uid>,
     pattern: Option<CgroupPattern>,
+    unknown: Vec<String>,
 }
 
 impl ResolvedTarget {
     fn users(target: LimitTarget, uids: Vec<Uid>) -> Self {
-        Self { target, uids, pattern: None }
+        Self { target: Some(target), uids, pattern: None, unknown: Vec::new() }
     }
 
     fn cgroups(pattern: CgroupPattern) -> Self {
         let target = LimitTarget::Cgroups(pattern.to_string());
-        Self { target, uids: Vec::new(), pattern: Some(pattern) }
+        Self { pattern: Some(pattern), ..Self::users(target, Vec::new()) }
     }
+
+    fn unknown(what: String) -> Self {
+        Self { target: None, uids: Vec::new(), pattern: None, unknown: vec![what] }
+    }
+}
+
+/// A user by name or number.
+pub(crate) enum ParsedUser {
+    Uid(Uid),
+    /// The name has no number, or none yet: a sentence.
+    Unknown(String),
 }
 
 /// Reads the `limit` entry of a document.
@@ -105,6 +135,7 @@ pub(crate) fn parse(
     entry: &Spanned<DeValue>,
     ram_bytes: u64,
     margin: Option<Margin>,
+    names: &mut Names,
 ) -> Result<Vec<ParsedLimit>, ConfigDiagnostic> {
     let wrong = |at: &Spanned<DeValue>| {
         ConfigDiagnostic::new(at.span(), "limits are written as [[limit]] sections")
@@ -112,7 +143,7 @@ pub(crate) fn parse(
     let entries = entry.get_ref().as_array().ok_or_else(|| wrong(entry))?;
     let read = |entry: &Spanned<DeValue>| {
         let limit = entry.get_ref().as_table().ok_or_else(|| wrong(entry))?;
-        parse_limit(limit, entry.span(), ram_bytes, margin)
+        parse_limit(limit, entry.span(), ram_bytes, margin, names)
     };
     entries.iter().map(read).collect()
 }
@@ -122,6 +153,7 @@ fn parse_limit(
     section: Range<usize>,
     ram_bytes: u64,
     margin: Option<Margin>,
+    names: &mut Names,
 ) -> Result<ParsedLimit, ConfigDiagnostic> {
     only_keys(table, KEYS, "a limit")?;
     let required = |key: &str| {
@@ -133,8 +165,18 @@ fn parse_limit(
         };
         table.get(key).ok_or_else(missing)
     };
-    let (resolved, at) = parse_target(table, &section)?;
+    let (resolved, at) = parse_target(table, &section, names)?;
     let hard = required("hard")?;
+    let ResolvedTarget { target, uids, pattern, unknown } = resolved;
+    let is_list = table.contains_key("users");
+    if hard.get_ref().as_str() == Some(NONE) {
+        if let Some(other) = ["soft", "cgroup", "session"].iter().find_map(|key| table.get(*key)) {
+            let message = "hard = \"none\" exempts users, and has no \"soft\"; a limit of cgroups \
+                           or sessions is left out instead";
+            return Err(ConfigDiagnostic::new(other.span(), message));
+        }
+        return Ok(ParsedLimit { target, uids, is_list, unknown, pattern, limit: Limit::NONE, at });
+    }
     let hard_bytes = parse_size(hard, ram_bytes)?;
     let soft = table.get("soft");
     let soft_bytes = soft.map(|soft| parse_size(soft, hard_bytes)).transpose()?;
@@ -148,23 +190,23 @@ fn parse_limit(
         .map_err(|e| ConfigDiagnostic::new(place, e.to_string()))?;
     let count = table.get("account").map(parse_count).transpose()?;
     let limit = limit.counting(count.unwrap_or_default());
-    let ResolvedTarget { target, uids, pattern } = resolved;
-    Ok(ParsedLimit { target, uids, pattern, limit, at })
+    Ok(ParsedLimit { target, uids, is_list, unknown, pattern, limit, at })
 }
 
 /// The target of a limit, and its place in the text.
 fn parse_target(
     table: &DeTable,
     section: &Range<usize>,
+    names: &mut Names,
 ) -> Result<(ResolvedTarget, Range<usize>), ConfigDiagnostic> {
-    let keys: Vec<&str> = ["user", "users", "group", "cgroup", "session"]
+    let keys: Vec<&str> = ["user", "users", "group", "each", "cgroup", "session"]
         .into_iter()
         .filter(|key| table.contains_key(*key))
         .collect();
     let [key] = keys[..] else {
         let message = match keys[..] {
-            [] => "this limit has no target: add \"user\", \"users\", \"group\", \"cgroup\" or \
-                   \"session\""
+            [] => "this limit has no target: add \"user\", \"users\", \"group\", \"each\", \
+                   \"cgroup\" or \"session\""
                 .to_owned(),
             _ => format!("a limit has one of \"{}\", not both", keys.join("\" and \"")),
         };
@@ -173,27 +215,34 @@ fn parse_target(
     let value = &table[key];
     let name = table.get("name").map(parse_name).transpose()?;
     let resolved = match (key, name) {
-        ("user" | "cgroup" | "session", Some(_)) => {
+        ("user" | "each" | "cgroup" | "session", Some(_)) => {
             let message = format!("a limit of a {key} is known by that; \"name\" is for \"users\"");
             return Err(ConfigDiagnostic::new(table["name"].span(), message));
         }
         ("user", None) if value.get_ref().as_str() == Some("*") => {
             ResolvedTarget::users(LimitTarget::OrdinaryUsers, Vec::new())
         }
-        ("user", None) => {
-            let uid = parse_limited(value)?;
-            ResolvedTarget::users(LimitTarget::User(uid), vec![uid])
-        }
+        ("user", None) => match parse_limited(value, names)? {
+            ParsedUser::Uid(uid) => ResolvedTarget::users(LimitTarget::User(uid), vec![uid]),
+            ParsedUser::Unknown(why) => ResolvedTarget::unknown(why),
+        },
         ("cgroup", None) => ResolvedTarget::cgroups(parse_cgroup(value)?),
-        ("session", None) => ResolvedTarget::cgroups(parse_session(value)?),
+        ("session", None) => parse_session(value, names)?,
+        ("each", None) => {
+            let (group, members) = parse_group(value, names)?;
+            let target = LimitTarget::Each(group);
+            ResolvedTarget { target: Some(target), ..members }
+        }
         ("users", name) => {
             let missing = "several users together need a \"name\" to be known by";
             let name = name.ok_or_else(|| ConfigDiagnostic::new(value.span(), missing))?;
-            ResolvedTarget::users(LimitTarget::Group(name), parse_users(value)?)
+            let users = parse_users(value, names)?;
+            ResolvedTarget { target: Some(LimitTarget::Group(name)), ..users }
         }
         (_, name) => {
-            let (group, uids) = parse_group(value)?;
-            ResolvedTarget::users(LimitTarget::Group(name.unwrap_or(group)), uids)
+            let (group, members) = parse_group(value, names)?;
+            let target = LimitTarget::Group(name.unwrap_or(group));
+            ResolvedTarget { target: Some(target), ..members }
         }
     };
     Ok((resolved, value.span()))
@@ -210,12 +259,19 @@ fn parse_cgroup(cgroup: &Spanned<DeValue>) -> Result<CgroupPattern, ConfigDiagno
         .map_err(|error| ConfigDiagnostic::new(cgroup.span(), error.to_string()))
 }
 
-fn parse_session(user: &Spanned<DeValue>) -> Result<CgroupPattern, ConfigDiagnostic> {
+fn parse_session(
+    user: &Spanned<DeValue>,
+    names: &mut Names,
+) -> Result<ResolvedTarget, ConfigDiagnostic> {
     let uid = match user.get_ref().as_str() {
         Some("*") => None,
-        _ => Some(parse_user(user)?),
+        _ => match parse_user(user, names)? {
+            ParsedUser::Uid(uid) => Some(uid),
+            ParsedUser::Unknown(why) => return Ok(ResolvedTarget::unknown(why)),
+        },
     };
     CgroupPattern::sessions_of(uid)
+        .map(ResolvedTarget::cgroups)
         .map_err(|error| ConfigDiagnostic::new(user.span(), error.to_string()))
 }
 
@@ -260,62 +316,91 @@ fn parse_count(count: &Spanned<DeValue>) -> Result<Count, ConfigDiagnostic> {
 }
 
 /// A user that a limit may apply to.
-fn parse_limited(user: &Spanned<DeValue>) -> Result<Uid, ConfigDiagnostic> {
-    let uid = parse_user(user)?;
-    let any = Limit::new(memory_ledger::limit::MIN_HARD_BYTES, None);
-    let any = any.map_err(|e| ConfigDiagnostic::new(user.span(), e.to_string()))?;
-    match Ledger::default().plan_set(AccountId::User(uid), any, Source::Config, Requester::Root) {
-        Ok(_) => Ok(uid),
+fn parse_limited(
+    user: &Spanned<DeValue>,
+    names: &mut Names,
+) -> Result<ParsedUser, ConfigDiagnostic> {
+    let uid = match parse_user(user, names)? {
+        ParsedUser::Uid(uid) => uid,
+        unknown => return Ok(unknown),
+    };
+    let (account, root) = (AccountId::User(uid), Requester::Root);
+    match Ledger::default().plan_set(account, Limit::NONE, Source::Config, root) {
+        Ok(_) => Ok(ParsedUser::Uid(uid)),
         Err(refusal) => Err(ConfigDiagnostic::new(user.span(), refusal.to_string())),
     }
 }
 
-fn parse_users(users: &Spanned<DeValue>) -> Result<Vec<Uid>, ConfigDiagnostic> {
+fn parse_users(
+    users: &Spanned<DeValue>,
+    names: &mut Names,
+) -> Result<ResolvedTarget, ConfigDiagnostic> {
     let list = users.get_ref().as_array().filter(|list| !list.is_empty());
     let wrong = || "\"users\" is a list of names and uids, like [\"alice\", 1003]";
     let list = list.ok_or_else(|| ConfigDiagnostic::new(users.span(), wrong()))?;
-    let mut uids: Vec<Uid> = Vec::new();
+    let (mut uids, mut unknown) = (Vec::new(), Vec::new());
     for user in list.iter() {
-        let uid = parse_limited(user)?;
-        if uids.contains(&uid) {
-            return Err(ConfigDiagnostic::new(
-                user.span(),
-                format!("uid {uid} is in this list already"),
-            ));
+        match parse_limited(user, names)? {
+            ParsedUser::Uid(uid) if uids.contains(&uid) => {
+                return Err(ConfigDiagnostic::new(
+                    user.span(),
+                    format!("uid {uid} is in this list already"),
+                ));
+            }
+            ParsedUser::Uid(uid) => uids.push(uid),
+            ParsedUser::Unknown(why) => unknown.push(why),
         }
-        uids.push(uid);
     }
-    Ok(uids)
+    Ok(ResolvedTarget { target: None, uids, pattern: None, unknown })
 }
 
 /// A system group: its name, and its members that can be limited, which excludes root.
-fn parse_group(group: &Spanned<DeValue>) -> Result<(String, Vec<Uid>), ConfigDiagnostic> {
-    let error = |message: String| ConfigDiagnostic::new(group.span(), message);
-    let Some(name) = group.get_ref().as_str() else {
+fn parse_group(
+    group: &Spanned<DeValue>,
+    names: &mut Names,
+) -> Result<(String, ResolvedTarget), ConfigDiagnostic> {
+    let name = group.get_ref().as_str().ok_or_else(|| {
         let kind = group.get_ref().type_str();
-        return Err(error(format!(
-            "\"group\" is the name of a group of the system's, not a {kind}"
-        )));
+        let message = format!("a group is the name of a group of the system's, not a {kind}");
+        ConfigDiagnostic::new(group.span(), message)
+    })?;
+    let name = name.strip_prefix('@').unwrap_or(name).to_owned();
+    let (uids, unknown) = match names.members_of(&name) {
+        Ok(members) => (members, Vec::new()),
+        Err(why) => (Vec::new(), vec![unresolved("group", &name, &why)]),
     };
-    let members = user_database::members_of(name)
-        .map_err(|errno| error(format!("cannot look up group \"{name}\": {errno}")))?;
-    let members = members.ok_or_else(|| error(format!("there is no group \"{name}\"")))?;
-    let uids = members.into_iter().filter(|uid| uid.is_limitable()).collect();
-    Ok((name.to_owned(), uids))
+    let uids = uids.into_iter().filter(|uid| uid.is_limitable()).collect();
+    Ok((name, ResolvedTarget { target: None, uids, pattern: None, unknown }))
 }
 
-pub(crate) fn parse_user(user: &Spanned<DeValue>) -> Result<Uid, ConfigDiagnostic> {
+fn unresolved(kind: &str, name: &str, why: &Resolved) -> String {
+    match why {
+        Resolved::Unanswered(error) if error.is_empty() => {
+            format!("{kind} \"{name}\" is being looked up")
+        }
+        Resolved::Unanswered(error) => {
+            format!("the user database does not answer for {kind} \"{name}\": {error}")
+        }
+        Resolved::Missing | Resolved::Number(_) => format!("there is no {kind} \"{name}\""),
+    }
+}
+
+pub(crate) fn parse_user(
+    user: &Spanned<DeValue>,
+    names: &mut Names,
+) -> Result<ParsedUser, ConfigDiagnostic> {
     let error = |message: String| ConfigDiagnostic::new(user.span(), message);
     match user.get_ref() {
-        DeValue::String(name) => {
-            let looked_up = user_database::uid_of(name)
-                .map_err(|errno| error(format!("cannot look up user \"{name}\": {errno}")))?;
-            looked_up.or_else(|| name.parse().ok().map(Uid)).ok_or_else(|| {
-                error(format!("there is no user \"{name}\"; a uid works without an account"))
-            })
-        }
+        // A number in quotation marks is a uid, whether it has a name or not.
+        DeValue::String(name) => Ok(match name.parse() {
+            Ok(uid) => ParsedUser::Uid(Uid(uid)),
+            Err(_) => match names.uid_of(name) {
+                Resolved::Number(uid) => ParsedUser::Uid(Uid(uid)),
+                why => ParsedUser::Unknown(unresolved("user", name, &why)),
+            },
+        }),
         DeValue::Integer(uid) => u32::from_str_radix(uid.as_str(), uid.radix())
-            .map(Uid)
+            .map(|uid| ParsedUser::Uid(Uid(uid)))
             .map_err(|_| error(format!("{} is no uid", uid.as_str()))),
         other => Err(error(format!("a user is a name or a uid, not a {}", other.type_str()))),
     }

@@ -3,6 +3,7 @@
 //! ```toml
 //! observe = true      # decisions are recorded, and no process is killed
 //! backstop = true     # users' slices have a limit of the memory controller, too
+//! grace-s = 60        # a limit that is lowered below the usage takes effect after this time
 //!
 //! [[limit]]           # see `limits`
 //! user = "alice"
@@ -22,6 +23,12 @@
 //! merged: limits and rules are appended, and for each key of the other sections the last file
 //! takes precedence. A limit replaces one for the same target in an *earlier file*, so that a
 //! drop-in can override the main file. A duplicate within one file is an error.
+//!
+//! A user that is named by several limits has that of the most specific kind (`user`, `users`,
+//! `group` and `each`, `*`), and of several of one kind the first.
+//!
+//! What refers to a name without a number, or without one so far, is left out. The daemon builds
+//! the configuration again from the same texts once the name is known.
 
 mod diagnostic;
 pub mod enforcement;
@@ -51,9 +58,16 @@ use limits::{LimitTarget, ParsedLimit};
 use notifications::NotificationConfig;
 use renamed::rename_old_keys;
 
+use crate::names::Names;
+
 /// The keys outside of all sections.
 const OBSERVE: &str = "observe";
 const BACKSTOP: &str = "backstop";
+const GRACE: &str = "grace-s";
+/// Default of [`GRACE`], seconds: enough to save one's work.
+const DEFAULT_GRACE_S: u32 = 60;
+/// Longest grace, seconds: a day.
+pub const MAX_GRACE_S: u32 = 86_400;
 /// All sections, and the keys that are known in each.
 pub const SECTIONS: [(&str, &[&str]); 6] = [
     ("limit", limits::KEYS),
@@ -64,6 +78,17 @@ pub const SECTIONS: [(&str, &[&str]); 6] = [
     ("warnings", notifications::WARNINGS_KEYS),
 ];
 
+/// A limit of each member of a group by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EachLimit {
+    /// Name of the system's group.
+    pub group: String,
+    /// The known members that have this limit, ascending.
+    pub uids: Vec<Uid>,
+    /// The limit.
+    pub limit: Limit,
+}
+
 /// The merged configuration of all files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -71,6 +96,8 @@ pub struct Config {
     pub files: Vec<PathBuf>,
     /// At most one limit per user and per group.
     pub limits: Vec<(AccountId, Limit)>,
+    /// The limits of each member of a group, which `limits` contain as well.
+    pub each: Vec<EachLimit>,
     /// Users that share a limit.
     pub groups: Groups,
     /// Default limit of each ordinary user.
@@ -87,6 +114,10 @@ pub struct Config {
     pub enforcement: Enforcement,
     /// Users' slices have limits of the memory controller behind the users' limits.
     pub backstop: bool,
+    /// How long a limit that is lowered below the usage does not act, seconds.
+    pub grace_s: u32,
+    /// Limits and rules that do not act at all, a sentence each.
+    pub idle: Vec<String>,
 }
 
 impl Default for Config {
@@ -96,6 +127,7 @@ impl Default for Config {
         Self {
             files,
             limits,
+            each: Vec::new(),
             groups: Groups::default(),
             default_limit: None,
             cgroups: Vec::new(),
@@ -104,6 +136,8 @@ impl Default for Config {
             notifications: NotificationConfig::default(),
             enforcement: Enforcement::default(),
             backstop: false,
+            grace_s: DEFAULT_GRACE_S,
+            idle: Vec::new(),
         }
     }
 }
@@ -138,6 +172,10 @@ pub struct Files {
     pub may_be_missing: bool,
 }
 
+/// The files as they were read.
+#[derive(Default)]
+pub struct Texts(Vec<Text>);
+
 /// A file that was read.
 struct Text {
     path: PathBuf,
@@ -148,6 +186,10 @@ impl Text {
     fn line(&self, at: &Range<usize>) -> usize {
         let before = self.text.get(..at.start).unwrap_or_default();
         before.matches('\n').count() + 1
+    }
+
+    fn place(&self, line: usize) -> String {
+        format!("{}:{line}", self.path.display())
     }
 
     fn error(&self, diagnostic: ConfigDiagnostic) -> ConfigError {
@@ -188,7 +230,7 @@ impl Files {
     }
 
     /// Reads the file and its drop-ins.
-    fn read(&self) -> Result<Vec<Text>, ConfigError> {
+    pub fn read(&self) -> Result<Texts, ConfigError> {
         let mut texts = Vec::new();
         match read_trusted(&self.main) {
             Ok(text) => texts.push(Text { path: self.main.clone(), text }),
@@ -211,7 +253,7 @@ impl Files {
             let text = text.map_err(|e| unreadable(&path, "this drop-in", &e))?;
             texts.push(Text { path, text });
         }
-        Ok(texts)
+        Ok(Texts(texts))
     }
 }
 
@@ -219,9 +261,17 @@ impl Files {
 struct Entry {
     limit: Limit,
     uids: Vec<Uid>,
+    is_list: bool,
     pattern: Option<CgroupPattern>,
     file: usize,
     line: usize,
+}
+
+/// What sizes in the files depend on.
+#[derive(Clone, Copy)]
+struct Sizes {
+    ram_bytes: u64,
+    margin: Option<Margin>,
 }
 
 /// Accumulates the files in the order in which they are read.
@@ -234,6 +284,8 @@ struct Merge {
     notifications: NotificationConfig,
     enforcement: Enforcement,
     backstop: bool,
+    grace_s: Option<u32>,
+    idle: Vec<String>,
 }
 
 impl Merge {
@@ -241,8 +293,8 @@ impl Merge {
         &mut self,
         file: usize,
         text: &Text,
-        ram_bytes: u64,
-        margin: Option<Margin>,
+        sizes: Sizes,
+        names: &mut Names,
     ) -> Result<(), ConfigDiagnostic> {
         let document = DeTable::parse(&text.text).map_err(|e| {
             ConfigDiagnostic::new(e.span().unwrap_or_default(), e.message().replace('\n', "; "))
@@ -251,7 +303,7 @@ impl Merge {
         self.notifications.add_hints(rename_old_keys(&mut document));
         let table = &document;
         let mut known = SECTIONS.map(|(name, _)| name).to_vec();
-        known.extend([OBSERVE, BACKSTOP]);
+        known.extend([OBSERVE, BACKSTOP, GRACE]);
         only_keys(table, &known, "the configuration")?;
         if let Some(value) = table.get(OBSERVE) {
             self.enforcement =
@@ -259,6 +311,9 @@ impl Merge {
         }
         if let Some(value) = table.get(BACKSTOP) {
             self.backstop = system::truth(value)?;
+        }
+        if let Some(value) = table.get(GRACE) {
+            self.grace_s = Some(system::number(value, MAX_GRACE_S.into())? as u32);
         }
         if let Some(section) = table.get("machine") {
             self.machine.add(file, section)?;
@@ -274,23 +329,68 @@ impl Merge {
             }
         }
         if let Some(entry) = table.get("rule") {
-            self.rules.0.extend(rules::parse(entry)?.0);
+            let mut unknown = Vec::new();
+            self.rules.0.extend(rules::parse(entry, names, &mut unknown)?.0);
+            let idle = |ConfigDiagnostic { at, message }| {
+                format!("{}: the rule does not apply: {message}", text.place(text.line(&at)))
+            };
+            self.idle.extend(unknown.into_iter().map(idle));
         }
         let Some(entry) = table.get("limit") else { return Ok(()) };
-        for parsed in limits::parse(entry, ram_bytes, margin)? {
-            if let Some(Entry { file: of, line, .. }) = self.limits.get(&parsed.target)
+        for parsed in limits::parse(entry, sizes.ram_bytes, sizes.margin, names)? {
+            let line = text.line(&parsed.at);
+            let ParsedLimit { target, uids, is_list, unknown, pattern, limit, at } = parsed;
+            let place = text.place(line);
+            let idle = |why: String| format!("{place}: the limit does not apply: {why}");
+            self.idle.extend(unknown.into_iter().map(idle));
+            let Some(target) = target else { continue };
+            if let Some(Entry { file: of, line, .. }) = self.limits.get(&target)
                 && *of == file
             {
-                return Err(ConfigDiagnostic::new(
-                    parsed.at,
-                    format!("{} a limit already, on line {line}", parsed.target),
-                ));
+                let message = format!("{target} a limit already, on line {line}");
+                return Err(ConfigDiagnostic::new(at, message));
             }
-            let line = text.line(&parsed.at);
-            let ParsedLimit { target, uids, pattern, limit, .. } = parsed;
-            self.limits.insert(target, Entry { limit, uids, pattern, file, line });
+            self.limits.insert(target, Entry { limit, uids, is_list, pattern, file, line });
         }
         Ok(())
+    }
+
+    /// Leaves each user in one limit: the most specific one, and of several of one kind the first.
+    fn assign_users(&mut self, texts: &[Text]) {
+        let rank = |target: &LimitTarget, entry: &Entry| match target {
+            LimitTarget::User(_) => 0,
+            _ if entry.is_list => 1,
+            _ => 2,
+        };
+        let mut order: Vec<(&LimitTarget, &mut Entry)> = self.limits.iter_mut().collect();
+        order.sort_by_key(|(target, entry)| (rank(target, entry), entry.file, entry.line));
+        let mut assigned: BTreeMap<Uid, (u32, String)> = BTreeMap::new();
+        for (target, entry) in order {
+            let rank = rank(target, entry);
+            let place = texts[entry.file].place(entry.line);
+            let (before, mut shadow) = (entry.uids.len(), None);
+            entry.uids.retain(|uid| match assigned.get(uid) {
+                Some((by, first)) => {
+                    if *by == 1 && rank == 1 {
+                        self.idle.push(format!("{place}: uid {uid} has the limit of {first}"));
+                    }
+                    shadow = Some(first.clone());
+                    false
+                }
+                None => {
+                    assigned.insert(*uid, (rank, place.clone()));
+                    true
+                }
+            });
+            if let Some(shadow) = shadow
+                && entry.uids.is_empty()
+            {
+                let which = if before == 1 { "its user has" } else { "its users have" };
+                self.idle.push(format!(
+                    "{place}: the limit does not apply: {which} other limits, as in {shadow}"
+                ));
+            }
+        }
     }
 }
 
@@ -305,41 +405,34 @@ fn of_cgroups(limits: BTreeMap<LimitTarget, Entry>) -> Vec<CgroupLimit> {
     found.into_iter().map(|(_, limit)| limit).collect()
 }
 
-/// Checks that each user's memory is charged to at most one limited account.
-fn only_once(limits: &BTreeMap<LimitTarget, Entry>, files: &[PathBuf]) -> Result<(), ConfigError> {
-    let mut seen: BTreeMap<Uid, &Entry> = BTreeMap::new();
-    for entry in limits.values() {
-        for uid in &entry.uids {
-            let Some(other) = seen.insert(*uid, entry) else { continue };
-            let place = |entry: &Entry| (entry.file, entry.line);
-            let (first, second) =
-                if place(other) < place(entry) { (other, entry) } else { (entry, other) };
-            let message = format!(
-                "uid {uid} has a limit already, see {}:{}; a user can have one limit only",
-                files[first.file].display(),
-                first.line
-            );
-            let path = files[second.file].clone();
-            return Err(ConfigError { path, line: Some(second.line), message });
-        }
-    }
-    Ok(())
-}
-
 impl Config {
-    /// Reads the files; percentages are of `ram_bytes`. A missing file is an empty configuration if
-    /// it may be missing. Soft limits that the files do not set are derived from `margin`, if one
-    /// was measured.
+    /// Reads the files and builds the configuration.
     pub fn load(
         files: &Files,
         ram_bytes: u64,
         margin: Option<Margin>,
+        names: &mut Names,
     ) -> Result<Self, ConfigError> {
-        let texts = files.read()?;
+        Self::build(&files.read()?, ram_bytes, margin, names)
+    }
+
+    /// Builds the configuration; percentages are of `ram_bytes`. Soft limits that the files do not
+    /// set are derived from `margin`, if one was measured. Does not wait for names that are looked
+    /// up.
+    pub fn build(
+        texts: &Texts,
+        ram_bytes: u64,
+        margin: Option<Margin>,
+        names: &mut Names,
+    ) -> Result<Self, ConfigError> {
+        let Texts(texts) = texts;
+        names.begin_configuration();
         let mut merge = Merge::default();
         for (file, text) in texts.iter().enumerate() {
-            merge.add(file, text, ram_bytes, margin).map_err(|error| text.error(error))?;
+            let added = merge.add(file, text, Sizes { ram_bytes, margin }, names);
+            added.map_err(|error| text.error(error))?;
         }
+        merge.assign_users(texts);
         let machine = merge.machine.finish();
         let machine = machine.map_err(|(file, error)| texts[file].error(error))?;
         let mut config = Self {
@@ -348,19 +441,28 @@ impl Config {
             notifications: merge.notifications,
             enforcement: merge.enforcement,
             backstop: merge.backstop,
+            grace_s: merge.grace_s.unwrap_or(DEFAULT_GRACE_S),
+            idle: merge.idle,
             ..Self::default()
         };
-        config.files = texts.into_iter().map(|text| text.path).collect();
-        only_once(&merge.limits, &config.files)?;
+        config.files = texts.iter().map(|text| text.path.clone()).collect();
         let group = |(target, entry): (&LimitTarget, &Entry)| match target {
             LimitTarget::Group(name) => Some((name.clone(), entry.uids.clone())),
             _ => None,
         };
         config.groups = Groups::new(merge.limits.iter().filter_map(group));
         let group = |name: &str| config.groups.iter().find(|group| group.name == name);
-        for (target, Entry { limit, .. }) in &merge.limits {
+        let mut of_users: BTreeMap<AccountId, Limit> = BTreeMap::new();
+        for (target, Entry { limit, uids, .. }) in &merge.limits {
             match target {
-                LimitTarget::User(uid) => config.limits.push((AccountId::User(*uid), *limit)),
+                LimitTarget::User(uid) => {
+                    of_users.insert(AccountId::User(*uid), *limit);
+                }
+                LimitTarget::Each(group) => {
+                    of_users.extend(uids.iter().map(|uid| (AccountId::User(*uid), *limit)));
+                    let (group, uids) = (group.clone(), uids.clone());
+                    config.each.push(EachLimit { group, uids, limit: *limit });
+                }
                 LimitTarget::Group(name) => {
                     let account = group(name).map(|group| AccountId::Group(group.id));
                     config.limits.extend(account.map(|account| (account, *limit)));
@@ -369,6 +471,7 @@ impl Config {
                 LimitTarget::Cgroups(_) => {}
             }
         }
+        config.limits = of_users.into_iter().chain(config.limits).collect();
         config.cgroups = of_cgroups(merge.limits);
         Ok(config)
     }
@@ -380,27 +483,23 @@ impl Config {
             Ok(uids) => (uids, None),
             Err(problem) => (ordinary_users::ORDINARY, Some(problem)),
         };
-        let limit = |user: String, members: Vec<Uid>, limit: &Limit| ConfiguredLimit {
-            user,
-            members,
-            counts: limit.count().unusual_names(),
-            hard_bytes: limit.hard_bytes(),
-            soft_bytes: limit.soft_bytes(),
+        let limit = describe_limit;
+        let is_one_of_each = |id: &AccountId| {
+            id.user().is_some_and(|uid| self.each.iter().any(|each| each.uids.contains(&uid)))
         };
-        let users = self.limits.iter().map(|(id, of)| match (id, self.groups.get(*id)) {
+        let single = self.limits.iter().filter(|(id, _)| !is_one_of_each(id));
+        let users = single.map(|(id, of)| match (id, self.groups.get(*id)) {
             (_, Some(group)) => limit(format!("@{}", group.name), group.uids.clone(), of),
             (AccountId::User(uid), None) => limit(uid.to_string(), Vec::new(), of),
             (id, None) => limit(id.to_string(), Vec::new(), of),
         });
-        let default_limit =
-            self.default_limit.iter().map(|of| limit("*".to_owned(), Vec::new(), of));
         let cgroups =
             self.cgroups.iter().map(|it| limit(it.pattern.to_string(), Vec::new(), &it.limit));
         Configuration {
             files: self.files.iter().map(|path| path.display().to_string()).collect(),
             observe: self.enforcement == Enforcement::Observe,
             backstop: self.backstop,
-            limits: users.chain(default_limit).chain(cgroups).collect(),
+            limits: users.chain(self.default_limits()).chain(cgroups).collect(),
             machine: self.machine.map(|levels| MachineLevels {
                 soft: levels.soft.to_string(),
                 hard: levels.hard.to_string(),
@@ -415,8 +514,34 @@ impl Config {
             rules: self.rules.0.iter().map(ToString::to_string).collect(),
             notifications: self.notifications.to_string().lines().map(str::to_owned).collect(),
             ordinary_uids: [*ordinary.start(), *ordinary.end()],
-            warnings: problem.iter().chain(&self.notifications.obsolete).cloned().collect(),
+            grace_s: self.grace_s,
+            warnings: problem
+                .iter()
+                .chain(&self.notifications.obsolete)
+                .chain(&self.idle)
+                .cloned()
+                .collect(),
         }
+    }
+
+    /// The limits that apply to each of several users by itself.
+    pub fn default_limits(&self) -> Vec<ConfiguredLimit> {
+        let each = self.each.iter().map(|EachLimit { group, uids, limit }| {
+            describe_limit(format!("each of @{group}"), uids.clone(), limit)
+        });
+        let all = self.default_limit.iter();
+        each.chain(all.map(|of| describe_limit("*".to_owned(), Vec::new(), of))).collect()
+    }
+}
+
+fn describe_limit(user: String, members: Vec<Uid>, limit: &Limit) -> ConfiguredLimit {
+    ConfiguredLimit {
+        user,
+        members,
+        exempt: limit.is_none(),
+        counts: limit.count().unusual_names(),
+        hard_bytes: limit.hard_bytes(),
+        soft_bytes: limit.soft_bytes(),
     }
 }
 
@@ -425,6 +550,7 @@ mod tests {
     use memory_ledger::KillPreference;
 
     use super::*;
+    use crate::names::Keep;
 
     const RAM: u64 = 16 << 30;
 
@@ -439,7 +565,11 @@ mod tests {
         for (name, text) in files {
             std::fs::write(dir.path().join(name), text).unwrap();
         }
-        Config::load(&in_folder(dir.path()), RAM, margin)
+        Config::load(&in_folder(dir.path()), RAM, margin, &mut names())
+    }
+
+    fn names() -> Names {
+        Names::start(None, Keep::Nothing).unwrap()
     }
 
     fn in_folder(dir: &Path) -> Files {
@@ -522,9 +652,9 @@ mod tests {
             assert_eq!(Config { files: Vec::new(), ..parse(text) }, Config::default());
         }
         let mut nowhere = in_folder(Path::new("/nonexistent"));
-        assert_eq!(Config::load(&nowhere, RAM, None), Ok(Config::default()));
+        assert_eq!(Config::load(&nowhere, RAM, None, &mut names()), Ok(Config::default()));
         nowhere.may_be_missing = false;
-        let error = Config::load(&nowhere, RAM, None).unwrap_err().to_string();
+        let error = Config::load(&nowhere, RAM, None, &mut names()).unwrap_err().to_string();
         assert!(error.starts_with("/nonexistent/oomd.toml: cannot read"), "{error}");
     }
 
@@ -534,7 +664,6 @@ mod tests {
             ("[[limit]]\nuser = 5000\nhrad = \"1G\"\n", 3, "did you mean \"hard\"?"),
             ("[[limits]]\nuser = 5000\n", 1, "did you mean \"limit\"?"),
             ("\nverbose = true\n", 2, "accepts \"limit\", \"machine\", \"rule\", \"metrics\""),
-            ("[[limit]]\nuser = \"unknown-user\"\nhard = \"1G\"\n", 2, "no user \"unknown-user\""),
             ("[[limit]]\nuser = 5000\n\n[[limit]]\nuser = 1\nhard = \"1G\"\n", 1, "no \"hard\""),
             ("[[limit]]\nhard = \"1G\"\n", 1, "no target: add \"user\""),
             ("[[limit]]\nuser = -1\nhard = \"1G\"\n", 2, "-1 is no uid"),
@@ -561,7 +690,6 @@ mod tests {
             ("[[rule]]\nkill = \"avoid\"\nnam = \"x\"\n", 3, "did you mean \"name\"?"),
             ("[[rule]]\nkill = \"avoid\"\nname = 5\n", 3, "is a text, not a integer"),
             ("[[rule]]\nkill = \"avoid\"\nname-regex = \"(\"\n", 3, "unclosed group"),
-            ("[[rule]]\nkill = \"avoid\"\nuser = \"unknown-user\"\n", 3, "no user"),
             (
                 "[[rule]]\nkill = \"avoid\"\nname = \"x\"\nname-regex = \"y\"\n",
                 4,
@@ -574,11 +702,12 @@ mod tests {
             ("[[limit]]\nhard = \"1G\"\ncgroup = \"/\"\n", 3, "[machine]"),
             ("[[limit]]\ncgroup = \"/a/../b\"\nhard = \"1G\"\n", 2, "is called \"..\""),
             ("[[limit]]\ncgroup = 5\nhard = \"1G\"\n", 2, "not a integer"),
-            ("[[limit]]\nsession = \"unknown-user\"\nhard = \"1G\"\n", 2, "no user"),
             ("[[limit]]\nname = \"a\"\nsession = \"*\"\nhard = \"1G\"\n", 2, "is for \"users\""),
             ("[[limit]]\nuser = 5\ncgroup = \"/a\"\nhard = \"1G\"\n", 1, "\"user\" and \"cgroup\""),
             ("[[limit]]\ncgroup = \"/a\"\nhard = \"1\"\n", 3, "Add a unit"),
-            ("[[limit]]\nhard = \"1G\"\ngroup = \"no-such-group\"\n", 3, "there is no group"),
+            ("[[limit]]\nuser = 5\nhard = \"none\"\nsoft = \"1G\"\n", 4, "exempts users"),
+            ("[[limit]]\nsession = \"*\"\nhard = \"none\"\n", 2, "is left out instead"),
+            ("grace-s = 86401\n", 1, "from 0 to 86400"),
             ("[[limit]]\nhard = \"1G\"\ngroup = 5\n", 3, "name of a group of the system's"),
             ("[[limit]]\nusers = [5000]\nhard = \"1G\"\n", 2, "need a \"name\""),
             ("[[limit]]\nname = \"a\"\nusers = []\nhard = \"1G\"\n", 3, "list of names and uids"),
@@ -704,19 +833,53 @@ mod tests {
     }
 
     #[test]
-    fn a_user_in_two_limits_is_named_with_both_places() {
-        let students = "\n[[limit]]\nname = \"students\"\nusers = [5001]\nhard = \"1G\"\n";
-        let others = ["user = 5001", "name = \"x\"\nusers = [5000, 5001]"];
-        for other in others {
-            let other = format!("[[limit]]\n{other}\nhard = \"1G\"\n");
-            let error = load(&[("oomd.toml", students), ("oomd.d/a.toml", &other)], None);
-            let text = error.unwrap_err().to_string();
-            let line = other.lines().position(|it| it.starts_with("user")).unwrap() + 1;
-            assert!(
-                text.contains(&format!("oomd.d/a.toml:{line}: uid 5001 has a limit")),
-                "{text}"
-            );
-            assert!(text.contains("oomd.toml:4"), "{text}");
+    fn the_most_specific_limit_of_a_user_applies_and_of_one_kind_the_first() {
+        let main = "[[limit]]\neach = \"@root\"\nhard = \"2G\"\n\
+                    [[limit]]\nname = \"a\"\nusers = [5001, 5002, 5003]\nhard = \"8G\"\n\
+                    [[limit]]\nname = \"b\"\nusers = [5002]\nhard = \"9G\"\n\
+                    [[limit]]\nuser = 5001\nhard = \"none\"\n";
+        let config = parse(main);
+        let members = |name: &str| {
+            let group = config.groups.iter().find(|group| group.name == name).unwrap();
+            group.uids.clone()
+        };
+        assert_eq!((members("a"), members("b")), (vec![Uid(5002), Uid(5003)], vec![]));
+        assert!(config.limits.contains(&(user(5001), Limit::NONE)));
+        let [twice, empty] = &config.idle[..] else { panic!("{:?}", config.idle) };
+        assert!(twice.contains("oomd.toml:10: uid 5002 has the limit of "), "{twice}");
+        assert!(twice.ends_with("oomd.toml:6"), "{twice}");
+        assert!(empty.contains("oomd.toml:10: the limit does not apply: its user has"), "{empty}");
+        let described = config.describe(Ok(ordinary_users::ORDINARY));
+        let each = described.limits.iter().find(|limit| limit.user == "each of @root").unwrap();
+        assert_eq!(each.hard_bytes, 2 << 30);
+        assert!(described.limits.iter().any(|limit| limit.user == "5001" && limit.exempt));
+        assert!(described.warnings.contains(twice));
+    }
+
+    #[test]
+    fn names_without_an_answer_are_left_out_and_named() {
+        let text = "[[limit]]\nuser = \"unknown-user\"\nhard = \"1G\"\n\
+                    [[limit]]\nsession = \"unknown-user\"\nhard = \"1G\"\n\
+                    [[limit]]\ngroup = \"no-such-group\"\nhard = \"1G\"\n\
+                    [[limit]]\nname = \"a\"\nusers = [\"unknown-user\", 5001]\nhard = \"1G\"\n\
+                    [[rule]]\nkill = \"never\"\nuser = \"unknown-user\"\nname = \"x\"\n";
+        let config = parse(text);
+        assert!(config.rules.0.is_empty() && config.cgroups.is_empty());
+        let groups = config.groups.iter().map(|group| (&*group.name, group.uids.len()));
+        assert!(
+            groups.collect::<BTreeMap<_, _>>() == BTreeMap::from([("a", 1), ("no-such-group", 0)])
+        );
+        assert_eq!(config.limits.len(), 2);
+        assert_eq!(config.idle.len(), 5, "{:?}", config.idle);
+        for (line, part) in [
+            (14, "the rule does not apply: user \"unknown-user\" is being looked up"),
+            (2, "the limit does not apply: user \"unknown-user\""),
+            (5, "the limit does not apply: user \"unknown-user\""),
+            (8, "the limit does not apply: group \"no-such-group\""),
+            (12, "the limit does not apply: user \"unknown-user\""),
+        ] {
+            let named = |it: &&String| it.contains(&format!("oomd.toml:{line}: {part}"));
+            assert!(config.idle.iter().any(|it| named(&it)), "{part}: {:?}", config.idle);
         }
     }
 
@@ -746,14 +909,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let files = in_folder(dir.path());
         std::fs::write(&files.main, [0xff, 0xfe, 0]).unwrap();
-        let error = Config::load(&files, RAM, None).unwrap_err();
+        let error = Config::load(&files, RAM, None, &mut names()).unwrap_err();
         assert!(error.line.is_none() && error.message.contains("UTF-8"), "{error}");
         let folder = Files { main: dir.path().to_owned(), may_be_missing: true };
-        let error = Config::load(&folder, RAM, None).unwrap_err();
+        let error = Config::load(&folder, RAM, None, &mut names()).unwrap_err();
         assert!(error.message.contains("directory"), "{error}");
         std::fs::write(&files.main, "").unwrap();
         std::fs::write(files.drop_ins(), "no folder").unwrap();
-        let error = Config::load(&files, RAM, None).unwrap_err();
+        let error = Config::load(&files, RAM, None, &mut names()).unwrap_err();
         assert!(error.message.contains("the folder of drop-ins"), "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! The uid range of ordinary users, from `login.defs`.
+//! The uid range of local ordinary users, from `login.defs`.
 
 use std::ops::RangeInclusive;
 use std::path::Path;

@@ -19,7 +19,8 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::diagnostic::{ConfigDiagnostic, only_keys};
-use super::limits::parse_user;
+use super::limits::{ParsedUser, parse_user};
+use crate::names::Names;
 
 pub(crate) const KEYS: &[&str] = &[
     "kill",
@@ -37,20 +38,33 @@ pub(crate) const KEYS: &[&str] = &[
 ];
 const REGEX: &str = "-regex";
 
-/// Reads the `rule` entry of the document.
-pub(crate) fn parse(entry: &Spanned<DeValue>) -> Result<Rules, ConfigDiagnostic> {
+/// Reads the `rule` entry of the document. A rule about a user that is not known is left out, and
+/// is a sentence in `unknown`.
+pub(crate) fn parse(
+    entry: &Spanned<DeValue>,
+    names: &mut Names,
+    unknown: &mut Vec<ConfigDiagnostic>,
+) -> Result<Rules, ConfigDiagnostic> {
     let wrong = |at: &Spanned<DeValue>| {
         ConfigDiagnostic::new(at.span(), "rules are written as [[rule]] sections".to_owned())
     };
     let mut rules = Rules::default();
     for entry in entry.get_ref().as_array().ok_or_else(|| wrong(entry))?.iter() {
         let table = entry.get_ref().as_table().ok_or_else(|| wrong(entry))?;
-        rules.0.push(parse_rule(entry, table)?);
+        match parse_rule(entry, table, names)? {
+            (rule, None) => rules.0.push(rule),
+            (_, Some(why)) => unknown.push(ConfigDiagnostic::new(entry.span(), why)),
+        }
     }
     Ok(rules)
 }
 
-fn parse_rule(entry: &Spanned<DeValue>, table: &DeTable) -> Result<Rule, ConfigDiagnostic> {
+/// The rule, and why its user is not known.
+fn parse_rule(
+    entry: &Spanned<DeValue>,
+    table: &DeTable,
+    names: &mut Names,
+) -> Result<(Rule, Option<String>), ConfigDiagnostic> {
     only_keys(table, KEYS, "a rule")?;
     let kill = table.get("kill").ok_or_else(|| {
         ConfigDiagnostic::new(
@@ -59,13 +73,16 @@ fn parse_rule(entry: &Spanned<DeValue>, table: &DeTable) -> Result<Rule, ConfigD
                 .to_owned(),
         )
     })?;
-    let mut rule = Rule::new(preference(kill)?);
+    let (mut rule, mut unknown) = (Rule::new(preference(kill)?), None);
     for (key, value) in table {
         let key = key.get_ref().as_ref();
         let place = match key.strip_suffix(REGEX).unwrap_or(key) {
             "kill" => continue,
             "user" => {
-                rule.uid = Some(parse_user(value)?);
+                match parse_user(value, names)? {
+                    ParsedUser::Uid(uid) => rule.uid = Some(uid),
+                    ParsedUser::Unknown(why) => unknown = Some(why),
+                }
                 continue;
             }
             "name" => &mut rule.name,
@@ -83,12 +100,12 @@ fn parse_rule(entry: &Spanned<DeValue>, table: &DeTable) -> Result<Rule, ConfigD
         }
         *place = Some(pattern(key, value)?);
     }
-    if rule.preference == KillPreference::Never && !rule.is_about_facts() {
+    if rule.preference == KillPreference::Never && !rule.is_about_facts() && unknown.is_none() {
         let why = "a \"never\" rule needs a \"user\", \"exe\", \"cgroup\" or \"unit\", since a \
                    process can choose its name; \"avoid\" does not";
         return Err(ConfigDiagnostic::new(kill.span(), why.to_owned()));
     }
-    Ok(rule)
+    Ok((rule, unknown))
 }
 
 fn preference(value: &Spanned<DeValue>) -> Result<KillPreference, ConfigDiagnostic> {

@@ -45,6 +45,8 @@ pub struct SoftLimitWarning {
     pub used_bytes: u64,
     /// Hard limit of the account, bytes.
     pub hard_bytes: u64,
+    /// The limit was lowered, and acts after this time, seconds.
+    pub grace_s: Option<u32>,
 }
 
 /// A place among the notifications, which is returned when it is dropped.
@@ -274,33 +276,42 @@ impl Work {
     }
 
     fn warn(&mut self, warning: &SoftLimitWarning, slot: Slot) {
-        let SoftLimitWarning { account, group, cgroup, members, used_bytes, hard_bytes } = warning;
-        let pause = Duration::from_secs(self.config.warnings.interval_s);
-        self.warned.retain(|_, at| at.elapsed() < pause);
-        if self.warned.contains_key(account) || self.warned.len() >= MAX_WARNED {
-            return;
+        let SoftLimitWarning { account, group, cgroup, members, used_bytes, hard_bytes, grace_s } =
+            warning;
+        // A grace is short, and root's request has caused it.
+        if grace_s.is_none() {
+            let pause = Duration::from_secs(self.config.warnings.interval_s);
+            self.warned.retain(|_, at| at.elapsed() < pause);
+            if self.warned.contains_key(account) || self.warned.len() >= MAX_WARNED {
+                return;
+            }
+            self.warned.insert(*account, Instant::now());
         }
-        self.warned.insert(*account, Instant::now());
         let mut facts = vec![
             ("HEADROOM_BYTES", used_bytes.to_string()),
             ("HEADROOM_LIMIT_BYTES", hard_bytes.to_string()),
         ];
+        facts.extend(grace_s.map(|seconds| ("HEADROOM_GRACE_S", seconds.to_string())));
+        let what = match grace_s {
+            Some(seconds) => format!("exceeds its lowered limit, which acts in {seconds} s"),
+            None => "exceeds its soft limit".to_owned(),
+        };
         let usage = format!("{} of {}", Bytes(*used_bytes), Bytes(*hard_bytes));
         let message = match (group, cgroup) {
             (_, Some(cgroup)) => {
                 facts.push(("HEADROOM_CGROUP", cgroup.clone()));
                 facts.extend(members.first().map(|uid| ("HEADROOM_UID", uid.to_string())));
-                format!("cgroup {cgroup} exceeds its soft limit: {usage}")
+                format!("cgroup {cgroup} {what}: {usage}")
             }
             (Some(group), None) => {
                 let uids: Vec<String> = members.iter().map(Uid::to_string).collect();
                 facts.push(("HEADROOM_GROUP", group.clone()));
                 facts.push(("HEADROOM_UIDS", uids.join(" ")));
-                format!("group {group} exceeds its soft limit: {usage}")
+                format!("group {group} {what}: {usage}")
             }
             (None, None) => {
                 facts.extend(account.user().map(|uid| ("HEADROOM_UID", uid.to_string())));
-                format!("{account} exceeds its soft limit: {usage}")
+                format!("{account} {what}: {usage}")
             }
         };
         log_warning(&message, &facts);

@@ -13,6 +13,7 @@ use memory_watch::{
 use super::charge;
 use super::origin::Origin;
 use super::rule_preferences::RulePreferences;
+use crate::clock::NS_PER_MS;
 use crate::config::enforcement::Enforcement;
 use crate::notifications::queue::SoftLimitWarning;
 
@@ -230,7 +231,13 @@ impl Accounts {
         self.watch.store_memo(account, Origin::of(change.layers()).memo())?;
         self.ledger.apply(change);
         let (hard_bytes, soft_bytes) = (limit.hard_bytes(), limit.soft_bytes());
-        tracing::info!(uid, group, hard_bytes, soft_bytes, "limit set");
+        match change.layers().grace().zip(change.layers().after_grace()) {
+            Some((grace, (target, _))) => {
+                let (seconds, hard_bytes) = (seconds_until(grace.until_ns), target.hard_bytes());
+                tracing::info!(uid, group, hard_bytes, seconds, "limit lowered after a grace");
+            }
+            None => tracing::info!(uid, group, hard_bytes, soft_bytes, "limit set"),
+        }
         Ok(())
     }
 
@@ -334,8 +341,25 @@ impl Accounts {
             members: self.members(account),
             used_bytes: it.reading().used_bytes,
             hard_bytes: it.limit().hard_bytes(),
+            grace_s: None,
         })
     }
+
+    /// The warning that a lowered limit will be in force after its grace. `None`: there is no
+    /// grace.
+    pub(super) fn lowered_limit(&self, account: AccountId) -> Option<SoftLimitWarning> {
+        let layers = self.ledger.account(account)?.layers();
+        let (grace, (limit, _)) = (layers.grace()?, layers.after_grace()?);
+        let hard_bytes = limit.hard_bytes();
+        let grace_s = Some(seconds_until(grace.until_ns));
+        Some(SoftLimitWarning { hard_bytes, grace_s, ..self.near_limit(account)? })
+    }
+}
+
+/// Rounded up.
+pub(super) fn seconds_until(until_ns: u64) -> u32 {
+    let left_ns = until_ns.saturating_sub(monotonic_ns());
+    left_ns.div_ceil(1000 * NS_PER_MS).try_into().unwrap_or(u32::MAX)
 }
 
 fn warn_of_victim(account: AccountId, error: &NotifierError) {

@@ -274,6 +274,7 @@ impl CgroupLimits {
     pub(super) fn near_limit(&self, id: CgroupId) -> Option<SoftLimitWarning> {
         let it = self.get(id)?;
         Some(SoftLimitWarning {
+            grace_s: None,
             account: AccountId::Cgroup(id),
             group: None,
             cgroup: Some(it.path().to_owned()),

@@ -2,14 +2,20 @@
 
 use std::collections::BTreeMap;
 
-use control::oomd::{Explanation, Importance, Status, Trigger, UserLimit};
+use control::oomd::{
+    Explanation, Importance, LimitDetails, LimitLayer, MemberUsage, PendingLimit, Status, Trigger,
+    UserLimit,
+};
 use headroom_linux::clock::monotonic_ns;
 use memory_ledger::bytes::Bytes;
 use memory_ledger::cgroup::owner_of;
 use memory_ledger::cgroup_accounts::CgroupAccount;
-use memory_ledger::{Account, AccountId, CgroupId, NoVictim, Phase, Process, Requester, Uid};
+use memory_ledger::{
+    Account, AccountId, CgroupId, Limit, NoVictim, Phase, Process, Requester, Source, Uid,
+};
 use memory_watch::Backend;
 
+use super::accounts::seconds_until;
 use super::cgroup_limits::{CgroupLimits, Listing};
 use super::kill_record::explanation;
 use super::manager::OomManager;
@@ -29,7 +35,8 @@ pub fn status(manager: &OomManager, degraded: &[String]) -> Status {
         Backend::Bpf => "bpf",
         Backend::ProcPolling => "proc",
     };
-    let limited_users = accounts.ledger().accounts().len() as u32;
+    let limited = accounts.ledger().accounts().iter().filter(|it| !it.limit().is_none());
+    let limited_users = limited.map(|it| accounts.members(it.id).len()).sum::<usize>() as u32;
     let mut degraded = degraded.to_vec();
     degraded.extend(accounts.degraded());
     degraded.extend(manager.default_limits.degraded());
@@ -44,7 +51,7 @@ pub fn status(manager: &OomManager, degraded: &[String]) -> Status {
         protocol: control::PROTOCOL_VERSION,
         pid: std::process::id(),
         notifier: notifier.to_owned(),
-        attached: limited_users > 0,
+        attached: !accounts.ledger().accounts().is_empty(),
         limited_users,
         usage_sources: usage_sources(manager),
         limited_cgroups: manager.cgroup_limits.all().len() as u32,
@@ -87,11 +94,11 @@ pub fn is_limited(manager: &OomManager, account: AccountId) -> bool {
 
 /// Limits of users and groups, with fresh readings: of one account, or of all.
 pub fn limits(manager: &mut OomManager, only: Option<AccountId>) -> Vec<UserLimit> {
-    let SharedState { accounts, usage, .. } = &mut manager.state;
-    for account in accounts.ids() {
-        accounts.read(account);
+    for account in manager.state.accounts.ids() {
+        manager.state.accounts.read(account);
     }
-    let accounts = &*accounts;
+    let members_usage = members_usage(&mut manager.state);
+    let SharedState { accounts, usage, .. } = &manager.state;
     let wanted = |account: &&Account| only.is_none_or(|only| account.id == only);
     let describe = |account: &Account| UserLimit {
         account: to_ref(account.id),
@@ -111,8 +118,75 @@ pub fn limits(manager: &mut OomManager, only: Option<AccountId>) -> Vec<UserLimi
         leased_bytes: 0,
         leaseholders: 0,
         source: account.source().as_str().to_owned(),
+        details: details(account, &members_usage),
     };
     accounts.ledger().accounts().iter().filter(wanted).map(describe).collect()
+}
+
+/// The default limit of an ordinary user without a process. `None`: no limit will apply to it.
+pub fn default_limit_of(manager: &OomManager, uid: Uid) -> Option<UserLimit> {
+    let limit = manager.default_limits.limit_of(uid)?;
+    Some(UserLimit {
+        account: to_ref(AccountId::User(uid)),
+        group: None,
+        cgroup: None,
+        members: Vec::new(),
+        counts: limit.count().unusual_names(),
+        hard_bytes: limit.hard_bytes(),
+        soft_bytes: limit.soft_bytes(),
+        used_bytes: 0,
+        dying_bytes: 0,
+        peak_bytes: 0,
+        usage_source: None,
+        leased_bytes: 0,
+        leaseholders: 0,
+        source: Source::Default.as_str().to_owned(),
+        details: LimitDetails { exempt: limit.is_none(), ..LimitDetails::default() },
+    })
+}
+
+/// The memory of each user of a group, by account. Empty without groups.
+fn members_usage(state: &mut SharedState) -> BTreeMap<AccountId, BTreeMap<Uid, u64>> {
+    let mut usage: BTreeMap<AccountId, BTreeMap<Uid, u64>> = BTreeMap::new();
+    if state.accounts.ledger().groups().is_empty() {
+        return usage;
+    }
+    state.refresh_processes();
+    for process in state.snapshot.processes() {
+        if matches!(process.account, AccountId::Group(_)) {
+            let of_group = usage.entry(process.account).or_default();
+            let used_bytes = of_group.entry(process.uid).or_default();
+            *used_bytes += process.rss_bytes + process.swap_bytes;
+        }
+    }
+    usage
+}
+
+fn details(
+    account: &Account,
+    members_usage: &BTreeMap<AccountId, BTreeMap<Uid, u64>>,
+) -> LimitDetails {
+    let layers = account.layers();
+    let of = |source: Source| (source.as_str(), layers.layer(source));
+    let sources = [Source::Runtime, Source::Config, Source::Default].map(of);
+    let all = [("own", layers.own())].into_iter().chain(sources);
+    let layer = |(source, limit): (&str, Option<Limit>)| {
+        let hard_bytes = limit?.hard_bytes();
+        Some(LimitLayer { source: source.to_owned(), hard_bytes })
+    };
+    let grace = layers.grace().zip(layers.after_grace()).map(|(grace, (limit, _))| PendingLimit {
+        hard_bytes: limit.hard_bytes(),
+        seconds: seconds_until(grace.until_ns),
+    });
+    let members = members_usage.get(&account.id).into_iter().flatten();
+    LimitDetails {
+        layers: all.filter_map(layer).collect(),
+        grace,
+        exempt: account.limit().is_none(),
+        member_usage: members
+            .map(|(uid, used_bytes)| MemberUsage { uid: *uid, used_bytes: *used_bytes })
+            .collect(),
+    }
 }
 
 /// Limits of cgroups, with fresh readings: of all, or of this user's sessions.
@@ -138,6 +212,7 @@ pub fn cgroup_limits(manager: &mut OomManager, owner: Option<Uid>) -> Vec<UserLi
         leased_bytes: 0,
         leaseholders: 0,
         source: "config".to_owned(),
+        details: LimitDetails::default(),
     };
     cgroup_limits.all().iter().filter(wanted).map(describe).collect()
 }

@@ -38,8 +38,10 @@ use super::usage_monitor::UsageMonitor;
 use super::user_backstop::UserBackstop;
 use super::user_limits::{Alert, Crossing, UserLimits};
 use crate::account_ref::to_ref;
+use crate::clock::NS_PER_MS;
 use crate::config::enforcement::Enforcement;
 use crate::config::ordinary_users;
+use crate::names::GroupMembers;
 use crate::records::Records;
 use crate::shrink::Shrinker;
 use crate::usage::UsageWorker;
@@ -294,6 +296,29 @@ impl OomManager {
     ) -> Result<(), ChangeError> {
         let change = self.accounts().ledger().plan_clear(account, requester)?;
         Ok(self.apply_limit(change)?)
+    }
+
+    /// Applies a change of limits. If it lowers the limit in force below the usage, that stays in
+    /// force for `grace_s` seconds, and the user is notified.
+    pub fn apply_with_grace(
+        &mut self,
+        change: Change,
+        grace_s: u32,
+        requester: Requester,
+    ) -> Result<(), NotifierError> {
+        self.state.accounts.refresh_if_polling();
+        self.state.accounts.read(change.account);
+        let until_ns = monotonic_ns() + u64::from(grace_s) * 1000 * NS_PER_MS;
+        let ledger = self.accounts().ledger();
+        let change = ledger.with_grace(change, (grace_s > 0).then_some(until_ns), requester);
+        let before = ledger.account(change.account).and_then(|it| it.layers().grace());
+        let (account, grace) = (change.account, change.layers().grace());
+        self.apply_limit(change)?;
+        if grace.is_some() && grace != before {
+            let warning = self.state.accounts.lowered_limit(account);
+            warning.into_iter().for_each(|warning| self.records.near_limit(warning));
+        }
+        Ok(())
     }
 
     /// Applies a change of limits.
@@ -734,6 +759,16 @@ impl OomManager {
         }
     }
 
+    /// Collects users that have a process, if they are needed.
+    pub fn collect_owners(&mut self, members: GroupMembers) {
+        self.default_limits.collect_owners(members);
+    }
+
+    /// Users that were found to have a process since the last call, each of them once.
+    pub fn take_owners(&mut self) -> Vec<Uid> {
+        self.default_limits.take_owners()
+    }
+
     fn needs_scans(&self) -> bool {
         self.system_monitor.thresholds().is_some()
             || !self.accounts().ledger().accounts().is_empty()
@@ -756,6 +791,7 @@ impl OomManager {
         self.take_events();
         for account in self.state.accounts.ids() {
             let phase = self.state.accounts.read(account);
+            self.end_grace(account);
             if phase > Some(Phase::Within) {
                 self.state.usage.follow(account);
             }
@@ -775,6 +811,16 @@ impl OomManager {
             self.relief.shrink();
         }
         self.timer.scanned(begun_ns, if near { Urgency::Alert } else { Urgency::Calm });
+    }
+
+    /// Puts a lowered limit in force whose grace is over, or that the usage has come below.
+    fn end_grace(&mut self, account: AccountId) {
+        let over = self.accounts().ledger().plan_end_of_grace(account, monotonic_ns());
+        if let Some(change) = over
+            && let Err(error) = self.apply_limit(change)
+        {
+            tracing::error!(%account, "cannot put the lowered limit in force: {error}");
+        }
     }
 
     /// Releases a latch whose kill by the kernel program was not reported, since an event can be

@@ -24,7 +24,9 @@ impl Origin {
     pub(super) fn of(layers: &LimitLayers) -> Self {
         let runtime = layers.layer(Source::Runtime);
         let base_bytes = runtime.map_or(0, |limit| limit.hard_bytes());
-        Self { base_bytes, runtime: runtime.is_some(), own: layers.own().is_some() }
+        // A grace does not outlive the daemon: the limit in force is neither of both then.
+        let own = layers.own().is_some() && layers.grace().is_none();
+        Self { base_bytes, runtime: runtime.is_some(), own }
     }
 
     pub(super) fn memo(self) -> u64 {

@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use memory_ledger::bytes::Bytes;
-use memory_ledger::{AccountId, CgroupLimit, Groups};
+use memory_ledger::{AccountId, CgroupLimit, Groups, LimitLayers, Requester};
 
 use super::inherited_limits::{inherit_own_limits, inherit_runtime_limits};
 use super::manager::OomManager;
@@ -22,10 +22,19 @@ pub struct Reconfigured {
     pub problems: Vec<String>,
 }
 
+/// What holds when a configuration lowers a limit below the usage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lowering {
+    /// The new limit, at once.
+    AtOnce,
+    /// The limit before, for this time in seconds.
+    AfterGrace(u32),
+}
+
 /// Applies the first configuration, and takes over limits and accounts left by an earlier daemon.
 pub fn start(manager: &mut OomManager, config: &Config) -> Reconfigured {
     inherit_runtime_limits(manager, &config.groups);
-    let done = reconfigure(manager, config);
+    let done = reconfigure(manager, config, Lowering::AtOnce);
     inherit_own_limits(manager);
     manager.continue_kills();
     manager.state.accounts.watch_mut().end_limits_of_other_versions();
@@ -33,13 +42,13 @@ pub fn start(manager: &mut OomManager, config: &Config) -> Reconfigured {
 }
 
 /// Applies another configuration.
-pub fn reconfigure(manager: &mut OomManager, config: &Config) -> Reconfigured {
+pub fn reconfigure(manager: &mut OomManager, config: &Config, lowering: Lowering) -> Reconfigured {
     let mut done = Reconfigured::default();
     exchange_enforcement(manager, config, &mut done);
     // Rules come first, since a limit that is exceeded already is enforced at once.
     exchange_rules(manager, config, &mut done);
     exchange_backstop(manager, config, &mut done);
-    exchange_limits(manager, config, &mut done);
+    exchange_limits(manager, config, lowering, &mut done);
     exchange_default_limit(manager, config, &mut done);
     exchange_cgroups(manager, config, &mut done);
     exchange_levels(manager, config, &mut done);
@@ -102,7 +111,12 @@ fn exchange_rules(manager: &mut OomManager, config: &Config, done: &mut Reconfig
     }
 }
 
-fn exchange_limits(manager: &mut OomManager, config: &Config, done: &mut Reconfigured) {
+fn exchange_limits(
+    manager: &mut OomManager,
+    config: &Config,
+    lowering: Lowering,
+    done: &mut Reconfigured,
+) {
     let before = manager.accounts().ledger().groups().clone();
     let name = |account: AccountId| match config.groups.get(account).or(before.get(account)) {
         Some(group) => format!("@{}", group.name),
@@ -131,18 +145,28 @@ fn exchange_limits(manager: &mut OomManager, config: &Config, done: &mut Reconfi
     exchange_members(manager, &before, done);
     for change in go_on {
         let account = change.account;
-        let in_force = manager.accounts().ledger().account(account).map(|it| it.limit());
-        let new = change.limit().filter(|limit| in_force != Some(*limit));
-        match manager.apply_limit(change) {
+        let of = |layers: &LimitLayers| layers.after_grace().map(|(limit, _)| limit);
+        let in_force = manager.accounts().ledger().account(account).and_then(|it| of(&it.layers()));
+        let new = of(change.layers()).filter(|limit| in_force != Some(*limit));
+        let applied = match lowering {
+            Lowering::AtOnce => manager.apply_limit(change),
+            Lowering::AfterGrace(grace_s) => {
+                manager.apply_with_grace(change, grace_s, Requester::Root)
+            }
+        };
+        match applied {
             Ok(()) => {
                 if let Some(limit) = new {
-                    let (hard, counts) = (Bytes(limit.hard_bytes()), limit.count().unusual_names());
+                    let (hard, counts) = (limit, limit.count().unusual_names());
                     let of = if counts.is_empty() {
                         String::new()
                     } else {
                         format!(" of {}", counts.join(", "))
                     };
-                    done.changes.push(format!("{}: limit {hard}{of}", name(account)));
+                    let grace = manager.accounts().lowered_limit(account).and_then(|it| it.grace_s);
+                    let after = grace.map(|seconds| format!(", in {seconds} s"));
+                    let after = after.unwrap_or_default();
+                    done.changes.push(format!("{}: limit {hard}{of}{after}", name(account)));
                 }
             }
             Err(error) => done.problems.push(format!("the limit of {}: {error}", name(account))),
@@ -171,7 +195,7 @@ fn exchange_default_limit(manager: &mut OomManager, config: &Config, done: &mut 
         return;
     }
     done.changes.push(match config.default_limit {
-        Some(limit) => format!("every ordinary user: limit {}", Bytes(limit.hard_bytes())),
+        Some(limit) => format!("every ordinary user: limit {limit}"),
         None => "ordinary users: no limit any more".to_owned(),
     });
     manager.default_limits.set_limit(config.default_limit);

@@ -38,8 +38,9 @@ impl UserBackstop {
         self.worker = None;
     }
 
-    /// Follows a change of a limit; `None`: it has ended.
+    /// Follows a change of a limit; `None`: it has ended. An exempt user has no backstop.
     pub(super) fn follow(&self, account: AccountId, limit: Option<Limit>) {
+        let limit = limit.filter(|limit| !limit.is_none());
         if let (Some(worker), Some(uid)) = (&self.worker, backstop::user_of(account)) {
             worker.set(uid, limit.map(Backstop::of));
         }

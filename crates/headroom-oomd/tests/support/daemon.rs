@@ -171,7 +171,7 @@ impl Daemon {
 
     pub fn set_limit(&self, uid: Uid, hard_bytes: u64) {
         let account = AccountRef::user(uid);
-        let request = Request::SetLimit { account, hard_bytes, soft_bytes: None };
+        let request = Request::SetLimit { account, hard_bytes, soft_bytes: None, grace_s: None };
         assert_eq!(self.request(&request), Reply::Done);
     }
 

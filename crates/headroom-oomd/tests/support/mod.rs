@@ -3,6 +3,7 @@
 
 pub mod cgroup;
 pub mod daemon;
+pub mod directory;
 pub mod helper;
 pub mod hog;
 pub mod journal;

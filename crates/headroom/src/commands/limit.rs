@@ -4,13 +4,14 @@ use std::fmt::Write;
 use std::path::Path;
 
 use anyhow::ensure;
-use control::oomd::{Reply, Request, UserLimit};
+use control::configuration::ConfiguredLimit;
+use control::oomd::{AccountRef, LimitLayer, MemberUsage, PendingLimit, Reply, Request, UserLimit};
 use machine_memory::Meminfo;
 use serde_json::json;
 
-use crate::arguments::{Globals, LimitCommand};
+use crate::arguments::{Globals, GraceOption, LimitCommand};
 use crate::helpers::client::{call_oomd, unexpected};
-use crate::helpers::output;
+use crate::helpers::output::{self, printable};
 use crate::helpers::size::{Amount, Size};
 use crate::helpers::user::{self, User};
 use crate::helpers::visibility::Visibility;
@@ -18,20 +19,23 @@ use crate::helpers::visibility::Visibility;
 /// Runs the command.
 pub fn limit(globals: &Globals, command: &LimitCommand) -> anyhow::Result<()> {
     match command {
-        LimitCommand::Set { user, size, soft } => set(globals, user, size, soft.as_ref()),
+        LimitCommand::Set { user, size, soft, grace } => {
+            set(globals, user, size, soft.as_ref(), grace)
+        }
         LimitCommand::Get { user } => get(globals, user),
         LimitCommand::List => {
-            let limits = limits(globals)?;
-            output::print_as(globals.format(), &json!({ "limits": limits }), || {
-                if limits.is_empty() {
+            let (limits, defaults) = (limits(globals)?, defaults(globals));
+            let document = json!({ "limits": limits, "defaults": defaults });
+            output::print_as(globals.format(), &document, || {
+                if limits.is_empty() && defaults.is_empty() {
                     return format!("{}\n", Visibility::ours().no_limit());
                 }
-                table(&limits)
+                table(&limits, &defaults)
             })
         }
-        LimitCommand::Clear { user } => {
+        LimitCommand::Clear { user, grace } => {
             let account = user.account(&globals.oomd_socket)?;
-            done(globals, &Request::ClearLimit { account })?;
+            done(globals, &Request::ClearLimit { account, grace_s: grace.seconds })?;
             let limit = limits(globals)?.into_iter().find(|limit| user.has(limit));
             let document = json!({ "limit": limit });
             output::print_as(globals.format(), &document, || cleared(user, limit.as_ref()))
@@ -39,26 +43,41 @@ pub fn limit(globals: &Globals, command: &LimitCommand) -> anyhow::Result<()> {
     }
 }
 
-fn set(globals: &Globals, user: &User, hard: &Amount, soft: Option<&Amount>) -> anyhow::Result<()> {
+fn set(
+    globals: &Globals,
+    user: &User,
+    hard: &Amount,
+    soft: Option<&Amount>,
+    grace: &GraceOption,
+) -> anyhow::Result<()> {
     let machine_bytes = Meminfo::read(Path::new("/proc"))?.total.unwrap_or(0);
     let hard = hard.of(machine_bytes)?;
     let soft = soft.map(|soft| soft.of(hard.0)).transpose()?;
     ensure!(
         hard.0 > 0,
-        "a limit of 0 would kill every process; to remove the limit: headroom limit clear {user}"
+        "a limit of 0 would kill every process; to remove the limit: headroom limit set {user} none"
     );
     if let Some(soft) = soft {
         ensure!(soft <= hard, "the soft limit ({soft}) is above the hard limit ({hard})");
     }
     let account = user.account(&globals.oomd_socket)?;
     let soft_bytes = soft.map(|soft| soft.0);
-    let request = Request::SetLimit { account, hard_bytes: hard.0, soft_bytes };
+    let request =
+        Request::SetLimit { account, hard_bytes: hard.0, soft_bytes, grace_s: grace.seconds };
     done(globals, &request)?;
     get(globals, user)
 }
 
 fn get(globals: &Globals, user: &User) -> anyhow::Result<()> {
-    let limit = limits(globals)?.into_iter().find(|limit| user.has(limit));
+    let mut limit = limits(globals)?.into_iter().find(|limit| user.has(limit));
+    if let (None, User::Uid(uid)) = (&limit, user) {
+        // A limit that applies once the user has a process. A daemon of an earlier version does
+        // not know the request.
+        let request = Request::GetLimit { account: AccountRef::user(*uid) };
+        if let Ok(Reply::Limits { mut limits }) = call_oomd(&globals.oomd_socket, &request) {
+            limit = limits.pop();
+        }
+    }
     if limit.is_none() {
         // Accounts of users exist without a limit; groups and cgroups exist only with one.
         user.account(&globals.oomd_socket)?;
@@ -69,19 +88,36 @@ fn get(globals: &Globals, user: &User) -> anyhow::Result<()> {
         ensure!(!hidden, "the limit of {user} is visible to {user} and root only");
     }
     output::print_as(globals.format(), &json!({ "limit": limit }), || match &limit {
-        Some(limit) => table(std::slice::from_ref(limit)),
+        Some(limit) => table(std::slice::from_ref(limit), &[]),
         None => format!("{user} has no limit\n"),
     })
 }
 
-/// When a limit is cleared, other limits of the user take effect.
+/// The limit that applies after one was cleared.
 fn cleared(user: &User, limit: Option<&UserLimit>) -> String {
-    match limit {
-        Some(limit) => {
-            let (hard, source) = (Size(limit.hard_bytes), &limit.source);
+    let Some(limit) = limit else { return format!("{user} has no limit\n") };
+    let source = &limit.source;
+    match &limit.details.grace {
+        Some(PendingLimit { hard_bytes, seconds }) => {
+            let (used, hard) = (Size(limit.used_bytes), Size(*hard_bytes));
+            format!(
+                "{user} uses {used} of {hard}, the limit by {source}: it is enforced in {seconds} \
+                 s, and the user was notified; at once: headroom limit set {user} {hard_bytes} \
+                 --grace 0\n"
+            )
+        }
+        None => {
+            let hard = Size(limit.hard_bytes);
             format!("{user} has a limit of {hard} still, which another source has set: {source}\n")
         }
-        None => format!("{user} has no limit\n"),
+    }
+}
+
+/// None if the daemon is of an earlier version.
+fn defaults(globals: &Globals) -> Vec<ConfiguredLimit> {
+    match call_oomd(&globals.oomd_socket, &Request::DefaultLimits) {
+        Ok(Reply::DefaultLimits { limits }) => limits,
+        _ => Vec::new(),
     }
 }
 
@@ -99,10 +135,12 @@ fn done(globals: &Globals, request: &Request) -> anyhow::Result<()> {
     }
 }
 
-fn table(limits: &[UserLimit]) -> String {
+fn table(limits: &[UserLimit], defaults: &[ConfiguredLimit]) -> String {
     let name = |it: &UserLimit| user::owner(it.account, it.group.as_deref(), it.cgroup.as_deref());
     let names: Vec<String> = limits.iter().map(name).collect();
-    let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0).max(4);
+    let default_names: Vec<String> = defaults.iter().map(default_name).collect();
+    let all_names = names.iter().chain(&default_names);
+    let width = all_names.map(|name| name.chars().count()).max().unwrap_or(0).max(4);
     let mut text = format!(
         "{:<width$}  {:>11}  {:>11}  {:>11}  {:>6}  FROM\n",
         "USER", "LIMIT", "SOFT", "USED", ""
@@ -131,9 +169,30 @@ fn table(limits: &[UserLimit]) -> String {
             let users = output::count(limit.members.len() as u32, "user", "users");
             let _ = write!(text, "  ({users} together)");
         }
+        if let Some(PendingLimit { hard_bytes, seconds }) = &limit.details.grace {
+            let _ = write!(text, "  ({} in {seconds} s)", Size(*hard_bytes));
+        }
+        let other = limit.details.layers.iter().skip(1);
+        for LimitLayer { source, hard_bytes } in other {
+            let _ = write!(text, "  ({source}: {})", Size(*hard_bytes));
+        }
         text.push('\n');
+        for MemberUsage { uid, used_bytes } in &limit.details.member_usage {
+            let (name, used) = (format!("  {}", user::name(*uid)), Size(*used_bytes));
+            let _ = writeln!(text, "{name:<width$}  {:>11}  {:>11}  {used:>11}", "", "");
+        }
+    }
+    for (name, limit) in default_names.iter().zip(defaults) {
+        let (hard, soft) = (Size(limit.hard_bytes), Size(limit.soft_bytes));
+        let _ =
+            writeln!(text, "{name:<width$}  {hard:>11}  {soft:>11}  {:>11}  {:>6}  config", "", "");
     }
     text
+}
+
+/// As the owner of a limit that applies to each of several users.
+fn default_name(limit: &ConfiguredLimit) -> String {
+    if limit.user == "*" { "every ordinary user".to_owned() } else { printable(&limit.user) }
 }
 
 // `40.0%`.
@@ -148,7 +207,7 @@ fn percent(part: u64, whole: u64) -> String {
 #[cfg(test)]
 mod tests {
     use control::Uid;
-    use control::oomd::AccountRef;
+    use control::oomd::LimitDetails;
 
     use super::*;
 
@@ -169,8 +228,9 @@ mod tests {
             leased_bytes: 32 << 20,
             leaseholders: 3,
             source: "runtime".into(),
+            details: LimitDetails::default(),
         };
-        let text = table(std::slice::from_ref(&limit));
+        let text = table(std::slice::from_ref(&limit), &[]);
         for part in [
             "4000000000",
             "256.0 MiB",
@@ -184,20 +244,75 @@ mod tests {
             assert!(text.contains(part), "{part} is missing in\n{text}");
         }
         let group = Some("students".to_owned());
-        let text = table(&[UserLimit {
+        let group = UserLimit {
             group,
             members: vec![Uid(7), Uid(8)],
             counts: vec!["file".into()],
             ..limit.clone()
-        }]);
+        };
+        let text = table(&[group], &[]);
         assert!(
             text.contains("@students") && text.contains("(of file)  (2 users together)"),
             "{text}"
         );
         assert!(!text.contains("4000000000"), "{text}");
         let of_cgroup = UserLimit { cgroup: Some("/a/ci.service".into()), ..limit };
-        let text = table(&[of_cgroup]);
+        let text = table(&[of_cgroup], &[]);
         assert!(text.contains("/a/ci.service") && !text.contains("together"), "{text}");
+    }
+
+    #[test]
+    fn the_table_shows_each_limit_its_source_members_and_defaults() {
+        let layer =
+            |source: &str, mib: u64| LimitLayer { source: source.into(), hard_bytes: mib << 20 };
+        let limit = UserLimit {
+            account: AccountRef::user(Uid(4_000_000_000)),
+            group: None,
+            cgroup: None,
+            members: Vec::new(),
+            counts: Vec::new(),
+            hard_bytes: 500 << 20,
+            soft_bytes: 450 << 20,
+            used_bytes: 250 << 20,
+            dying_bytes: 0,
+            peak_bytes: 0,
+            usage_source: None,
+            leased_bytes: 0,
+            leaseholders: 0,
+            source: "config".into(),
+            details: LimitDetails {
+                layers: vec![layer("config", 150), layer("default", 100)],
+                grace: Some(PendingLimit { hard_bytes: 150 << 20, seconds: 42 }),
+                exempt: false,
+                member_usage: vec![MemberUsage { uid: Uid(4_000_000_001), used_bytes: 7 << 20 }],
+            },
+        };
+        let default = ConfiguredLimit {
+            user: "*".into(),
+            hard_bytes: 100 << 20,
+            soft_bytes: 90 << 20,
+            exempt: false,
+            counts: Vec::new(),
+            members: Vec::new(),
+        };
+        let each = ConfiguredLimit { user: "each of @students".into(), ..default.clone() };
+        let text = table(std::slice::from_ref(&limit), &[each, default]);
+        let expected = "\
+            USER                       LIMIT         SOFT         USED          FROM\n\
+            4000000000             500.0 MiB    450.0 MiB    250.0 MiB   50.0%  config  \
+            (150.0 MiB in 42 s)  (default: 100.0 MiB)\n  \
+            4000000001                                       7.0 MiB\n\
+            each of @students      100.0 MiB     90.0 MiB                       config\n\
+            every ordinary user    100.0 MiB     90.0 MiB                       config\n";
+        assert_eq!(text, expected);
+        let user = User::Uid(Uid(4_000_000_000));
+        let text = cleared(&user, Some(&limit));
+        assert!(
+            text.contains(
+                "uses 250.0 MiB of 150.0 MiB, the limit by config: it is enforced in 42 s"
+            ),
+            "{text}"
+        );
     }
 
     #[test]

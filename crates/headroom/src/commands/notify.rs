@@ -69,9 +69,18 @@ struct Notice {
 /// Title and text for an event; `None`: a later event reports the outcome.
 fn notice(event: &Event) -> Option<Notice> {
     match event {
-        Event::SoftLimitCrossed { account, group, cgroup, used_bytes, hard_bytes } => {
+        Event::SoftLimitCrossed { account, group, cgroup, used_bytes, hard_bytes, grace_s } => {
             let (used, hard) = (Size(*used_bytes), Size(*hard_bytes));
             let who = user::owner(*account, group.as_deref(), cgroup.as_deref());
+            if let Some(seconds) = grace_s {
+                return Some(Notice {
+                    title: format!("the memory limit of {who} was lowered to {hard}"),
+                    body: format!(
+                        "{used} are in use. If it is still more in {seconds} s, a process will be \
+                         killed."
+                    ),
+                });
+            }
             Some(Notice {
                 title: format!("{who} is almost out of memory"),
                 body: format!("{used} are in use of {hard}. Beyond that a process will be killed."),

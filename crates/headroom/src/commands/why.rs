@@ -68,7 +68,7 @@ fn print_event(globals: &Globals, event: &Event) -> anyhow::Result<ControlFlow<(
     }
     output::print_on(&match event {
         Event::Decided { why } | Event::Ended { why } => format!("{}\n", decision::explain(why)),
-        Event::SoftLimitCrossed { account, group, cgroup, used_bytes, hard_bytes } => format!(
+        Event::SoftLimitCrossed { account, group, cgroup, used_bytes, hard_bytes, .. } => format!(
             "{} exceeds its soft limit: {} of {}\n\n",
             user::owner(*account, group.as_deref(), cgroup.as_deref()),
             Size(*used_bytes),

@@ -5,6 +5,10 @@ use std::str::FromStr;
 
 use machine_memory::size::{self, SizeError};
 use memory_ledger::bytes::Bytes;
+use memory_ledger::limit::NO_LIMIT_BYTES;
+
+/// The limit of an account that is exempt.
+const NONE: &str = "none";
 
 /// Bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -18,13 +22,16 @@ impl FromStr for Size {
     }
 }
 
-/// An amount of memory that may be a percentage.
+/// An amount of memory that may be a percentage, or `none`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Amount(String);
 
 impl Amount {
     /// The amount in bytes; a percentage is of `whole` bytes.
     pub fn of(&self, whole: u64) -> Result<Size, SizeError> {
+        if self.0 == NONE {
+            return Ok(Size(NO_LIMIT_BYTES));
+        }
         size::parse(&self.0, Some(whole)).map(Size)
     }
 }
@@ -33,6 +40,9 @@ impl FromStr for Amount {
     type Err = SizeError;
 
     fn from_str(text: &str) -> Result<Self, SizeError> {
+        if text == NONE {
+            return Ok(Self(text.to_owned()));
+        }
         // Any whole suffices to validate: percentages above 100 are refused for each.
         size::parse(text, Some(u64::MAX)).map(|_| Self(text.to_owned()))
     }
@@ -40,7 +50,7 @@ impl FromStr for Amount {
 
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Bytes(self.0).fmt(f)
+        if self.0 == NO_LIMIT_BYTES { f.pad(NONE) } else { Bytes(self.0).fmt(f) }
     }
 }
 
@@ -56,6 +66,7 @@ mod tests {
         assert_eq!("101%".parse::<Amount>(), Err(SizeError::AboveTheWhole("101%".into())));
         assert_eq!("25%".parse::<Size>(), Err(SizeError::NoWhole("25%".into())));
         assert_eq!("512M".parse(), Ok(Size(512 << 20)));
+        assert_eq!("none".parse::<Amount>().unwrap().of(1).unwrap().to_string(), "none");
     }
 
     #[test]

@@ -17,6 +17,9 @@ use crate::helpers::client::{call_oomd, unexpected};
 use crate::helpers::size::Size;
 use crate::helpers::{oomd_config, output, user};
 
+/// Seconds; another value is shown.
+const DEFAULT_GRACE_S: u32 = 60;
+
 /// Content of the JSON output.
 #[derive(Serialize)]
 struct Reloaded {
@@ -78,20 +81,31 @@ fn text(configuration: &Configuration) -> String {
                     if members.is_empty() { "no members".into() } else { members.join(", ") };
                 format!("{} ({members}, together)", output::printable(&limit.user))
             }
+            Err(_) if limit.user.starts_with("each of @") => {
+                let users = output::count(limit.members.len() as u32, "member", "members");
+                format!("{} ({users} known so far)", output::printable(&limit.user))
+            }
             Err(_) if limit.user.starts_with('/') => {
                 format!("cgroups {}, each", output::printable(&limit.user))
             }
             Err(_) => {
                 let [first, last] = configuration.ordinary_uids;
-                format!("every ordinary user (uid {first} to {last})")
+                format!("every ordinary user (uid {first} to {last}, and from 65536 on)")
             }
         };
+        if limit.exempt {
+            let _ = writeln!(text, "limit    {name}: none");
+            continue;
+        }
         let (hard, soft) = (Size(limit.hard_bytes), Size(limit.soft_bytes));
         let of = match &limit.counts[..] {
             [] => String::new(),
             counts => format!(", of {}", counts.join(", ")),
         };
         let _ = writeln!(text, "limit    {name}: {hard}, soft {soft}{of}");
+    }
+    if configuration.grace_s != DEFAULT_GRACE_S {
+        let _ = writeln!(text, "grace    {} s for lowered limits", configuration.grace_s);
     }
     if configuration.backstop {
         text.push_str("backstop systemd limits the slice of each limited user except root\n");
@@ -148,6 +162,7 @@ mod tests {
             user: user.into(),
             hard_bytes: 2 << 30,
             soft_bytes: 1 << 30,
+            exempt: user == "4000000009",
             counts: if user == "*" { vec!["anon".into(), "file".into()] } else { Vec::new() },
             members: if user == "@both" {
                 vec![Uid(4_000_000_001), Uid(4_000_000_002)]
@@ -159,7 +174,10 @@ mod tests {
             files: vec!["/a.toml".into(), "/a.d/b.toml".into()],
             observe: true,
             backstop: true,
-            limits: vec![limit("4000000000"), limit("*"), limit("@both"), limit("/a/ci-*")],
+            limits: ["4000000000", "4000000009", "*", "each of @x", "@both", "/a/ci-*"]
+                .map(limit)
+                .to_vec(),
+            grace_s: 5,
             machine: None,
             rules: vec!["avoid: every process".into()],
             notifications: vec!["metrics on /run/m".into()],
@@ -169,10 +187,13 @@ mod tests {
         let expected = "/a.toml, /a.d/b.toml\n\
                         observe  no process is killed; decisions are recorded\n\
                         limit    4000000000: 2.0 GiB, soft 1.0 GiB\n\
-                        limit    every ordinary user (uid 1000 to 2000): \
+                        limit    4000000009: none\n\
+                        limit    every ordinary user (uid 1000 to 2000, and from 65536 on): \
                         2.0 GiB, soft 1.0 GiB, of anon, file\n\
+                        limit    each of @x (0 members known so far): 2.0 GiB, soft 1.0 GiB\n\
                         limit    @both (4000000001, 4000000002, together): 2.0 GiB, soft 1.0 GiB\n\
                         limit    cgroups /a/ci-*, each: 2.0 GiB, soft 1.0 GiB\n\
+                        grace    5 s for lowered limits\n\
                         backstop systemd limits the slice of each limited user except root\n\
                         machine  not monitored\n\
                         rule     avoid: every process\n\

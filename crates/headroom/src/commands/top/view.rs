@@ -252,7 +252,7 @@ impl View {
                 let account = *account;
                 self.mode = Mode::Table;
                 if key.code == KeyCode::Char('y') {
-                    return Todo::Send(Request::ClearLimit { account });
+                    return Todo::Send(Request::ClearLimit { account, grace_s: None });
                 }
             }
             Mode::Limit { input, .. } | Mode::NewLimit { input } => match key.code {
@@ -354,7 +354,7 @@ fn limit_request(account: AccountRef, size: &str) -> Result<Request, String> {
     if size.0 == 0 {
         return Err("a limit of 0 would kill every process; 'c' clears a limit".to_owned());
     }
-    Ok(Request::SetLimit { account, hard_bytes: size.0, soft_bytes: None })
+    Ok(Request::SetLimit { account, hard_bytes: size.0, soft_bytes: None, grace_s: None })
 }
 
 #[cfg(test)]
@@ -385,6 +385,7 @@ pub mod tests {
             leased_bytes: 0,
             leaseholders: 0,
             source: "runtime".into(),
+            details: control::oomd::LimitDetails::default(),
         };
         Snapshot {
             at: Instant::now(),
@@ -476,7 +477,7 @@ pub mod tests {
         let mut view = View::new(snapshot(&[(7, 50, 100)]), Look::Colored);
         let set = |uid, hard_bytes| {
             let account = AccountRef::user(Uid(uid));
-            Todo::Send(Request::SetLimit { account, hard_bytes, soft_bytes: None })
+            Todo::Send(Request::SetLimit { account, hard_bytes, soft_bytes: None, grace_s: None })
         };
         assert_eq!(press(&mut view, "l512M\n"), set(7, 512 << 20));
         assert_eq!(view.mode, Mode::Table);
@@ -491,7 +492,7 @@ pub mod tests {
         assert_eq!(press(&mut view, "cn"), Todo::Nothing);
         assert_eq!(
             press(&mut view, "cy"),
-            Todo::Send(Request::ClearLimit { account: AccountRef::user(Uid(7)) })
+            Todo::Send(Request::ClearLimit { account: AccountRef::user(Uid(7)), grace_s: None })
         );
         press(&mut view, "l");
         view.paste(&"9\x1b".repeat(500));
