@@ -55,6 +55,13 @@ struct mm_struct {
 	struct task_struct *owner;
 };
 
+struct core_state;
+
+/* Up to 5.15, where signal_struct has no such field. */
+struct mm_struct___core_dump {
+	struct core_state *core_state;
+};
+
 /* Up to 6.1: plain counters, fed in batches of 64 faults a thread. */
 struct atomic_long___flat {
 	s64 counter;
@@ -98,6 +105,7 @@ struct signal_struct {
 	int leader; /* of its session */
 	atomic_t live; /* threads that have not begun to exit */
 	s16 oom_score_adj;
+	struct core_state *core_state; /* while the process dumps core */
 };
 
 struct task_struct {

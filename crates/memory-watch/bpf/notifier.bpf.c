@@ -177,6 +177,22 @@ static __always_inline void copy_comm(u64 *to, struct task_struct *task)
 	to[1] = name[1];
 }
 
+/* A core dump can take minutes. SIGKILL ends it, so the process is not exiting yet. */
+static __always_inline bool dumps_core(struct signal_struct *signal, struct mm_struct *mm)
+{
+	if (bpf_core_field_exists(signal->core_state))
+		return signal->core_state;
+	return BPF_CORE_READ((struct mm_struct___core_dump *)mm, core_state);
+}
+
+static __always_inline bool is_exiting(struct task_struct *task, struct signal_struct *signal,
+				       struct mm_struct *mm)
+{
+	/* A dump has set the flag of the group's exit, too. */
+	return (task->flags & PF_EXITING || signal->flags & SIGNAL_GROUP_EXIT) &&
+	       !dumps_core(signal, mm);
+}
+
 /*
  * With thousands of processes nearly all fields of a process miss the caches. So reads that do not depend on other
  * reads come first, and calls last: the CPU then waits for many cache lines at a time, not for each.
@@ -207,7 +223,7 @@ int snapshot(struct bpf_iter__task *ctx)
 	sample.uid = leader->real_cred->uid.val;
 	sample.oom_score_adj = signal->oom_score_adj;
 	sample.session_leader = signal->leader != 0;
-	sample.exiting = task->flags & PF_EXITING || signal->flags & SIGNAL_GROUP_EXIT;
+	sample.exiting = is_exiting(task, signal, mm);
 	copy_comm((u64 *)sample.comm, leader);
 	sample.page_table_bytes = mm->pgtables_bytes.counter;
 	/* As the initial pid namespace sees it. */

@@ -122,7 +122,7 @@ impl ProcPoller {
             swap_pages: pages(status.swap_bytes),
             comm: status.comm,
             oom_score_adj: proc.oom_score_adj(pid)?,
-            exiting: status.is_exiting() && !status.main_thread_exited,
+            exiting: status.is_exiting() && !status.main_thread_exited && !status.dumps_core,
             session_leader: status.session == Some(pid),
             group: status.group.unwrap_or(0),
             page_table_bytes: status.page_table_bytes.unwrap_or(0),

@@ -6,9 +6,10 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use memory_ledger::Uid;
-use memory_watch::{Notifier, SlotLimit, SpaceState, Watch};
+use memory_watch::{Notifier, ProcPoller, SlotLimit, SpaceState, Watch};
 use support::blocked_read::BlockedRead;
 use support::{FAR_AWAY, Hog, eventually, fault_batch, notifier, pages_by_proc};
+use test_support::hung::Hung;
 
 /// An exact account (the soft limit is exceeded from the start) that never kills.
 const EXACT: SlotLimit = SlotLimit { soft_pages: 1, hard_pages: FAR_AWAY };
@@ -377,6 +378,31 @@ fn the_snapshot_agrees_with_proc() {
     assert!(samples.windows(2).all(|pair| pair[0].tgid < pair[1].tgid), "each once, sorted");
 }
 
+/// The dump waits for a thread that does not exit, for as long as the test wants.
+#[test]
+fn a_process_that_dumps_core_is_not_exiting() {
+    let Some(notifier) = notifier() else { return };
+    let mut hog = Hog::start(Uid(0));
+    let Some(hung) = Hung::mount() else { return test_support::skip("no FUSE") };
+    hog.execute(&format!("hangthread {}/anything", hung.path().display()));
+    eventually("a thread waits for the file system", || hung.is_waited_for());
+    send(hog.pid() as i32, libc::SIGQUIT);
+    let mut proc = memory_watch::process::Proc::default();
+    eventually("it dumps core", || proc.status(hog.pid()).unwrap().dumps_core);
+    let (poller, mut samples) = (ProcPoller::new().unwrap(), Vec::new());
+    let exiting = |samples: &[memory_watch::ProcessSample]| {
+        let sample = samples.iter().find(|sample| sample.tgid == hog.pid());
+        sample.expect("the hog").exiting
+    };
+    notifier.processes(&mut samples).unwrap();
+    assert!(!exiting(&samples), "by the notifier");
+    poller.processes(&mut samples).unwrap();
+    assert!(!exiting(&samples), "by /proc");
+    send(hog.pid() as i32, libc::SIGKILL);
+    drop(hung);
+    hog.signal();
+}
+
 #[test]
 fn without_a_limit_nothing_is_attached() {
     let (uid, second) = (Uid(61_017), Uid(61_018));
@@ -410,6 +436,10 @@ fn links(notifier: &Notifier) -> usize {
 }
 
 fn kill(pid: i32) {
-    // SAFETY: integers only; a child of our own hog.
-    unsafe { libc::kill(pid, libc::SIGKILL) };
+    send(pid, libc::SIGKILL);
+}
+
+fn send(pid: i32, signal: i32) {
+    // SAFETY: integers only; our own hog, or a child of it.
+    unsafe { libc::kill(pid, signal) };
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 use reclaim::{End, Memory, Mrelease, OpenError, Options, ReapError, Victim, VictimReport};
 use rustix::process::{Pid, Signal, kill_process};
 use support::freezer::{Freezer, Version};
-use support::hung::Hung;
 use support::{Holder, PATIENCE, behind, state, until};
+use test_support::hung::Hung;
 
 /// Kills and waits at most this long; returns the report.
 fn kill(pid: u32, deadline: Duration) -> VictimReport {
@@ -87,11 +87,7 @@ fn a_victim_in_uninterruptible_sleep_releases_its_memory_and_is_reported_stuck()
     // holder would never end.
     let mut stage = (Some(hung), holder);
     let holder = &stage.1;
-    until("in the file system", || {
-        state(holder.pid()) == Some('S') || state(holder.pid()) == Some('D')
-    });
-    // Until its request has been read, it could still be interrupted.
-    std::thread::sleep(Duration::from_millis(300));
+    until("in the file system", || stage.0.as_ref().is_some_and(Hung::is_waited_for));
     let options = Options { deadline: SHORT, ..Options::default() };
     let mut reap = Victim::open(holder.pid()).unwrap().kill(&options).unwrap();
     let pid = holder.pid();

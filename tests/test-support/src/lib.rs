@@ -4,6 +4,7 @@ pub mod allocations;
 mod decision;
 pub mod documents;
 pub mod helper;
+pub mod hung;
 pub mod lingering;
 pub mod programs;
 

@@ -40,6 +40,8 @@ pub struct Status {
     /// The main thread has exited and another thread is running: the sizes are read from that
     /// thread.
     pub main_thread_exited: bool,
+    /// `CoreDumping`: the process dumps core, which SIGKILL ends.
+    pub dumps_core: bool,
     /// `Threads`.
     pub threads: Option<u64>,
 }
@@ -120,6 +122,7 @@ impl Proc {
                 "RssShmem" => status.shmem_bytes = kib_to_bytes(value),
                 "VmSwap" => status.swap_bytes = kib_to_bytes(value),
                 "VmPTE" => status.page_table_bytes = kib_to_bytes(value),
+                "CoreDumping" => status.dumps_core = value == "1",
                 "Threads" => status.threads = value.parse().ok(),
                 _ => (),
             }

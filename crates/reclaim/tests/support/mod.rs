@@ -4,7 +4,6 @@
 
 pub mod forked;
 pub mod freezer;
-pub mod hung;
 
 use std::ops::{Deref, DerefMut};
 use std::process::Command;

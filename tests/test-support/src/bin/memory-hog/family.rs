@@ -44,6 +44,11 @@ pub fn start_idle_threads(count: usize) {
     }
 }
 
+/// Starts a thread that accesses a file of a file system which does not answer.
+pub fn start_hung_thread(path: String) {
+    std::thread::spawn(move || drop(std::fs::metadata(path)));
+}
+
 pub fn ignore_sigterm() {
     // A handler, not SIG_IGN: the daemon must see that the victim handles the signal.
     extern "C" fn ignore(_: i32) {}

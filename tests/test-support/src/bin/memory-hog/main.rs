@@ -83,6 +83,7 @@ fn main() {
             }
             // Never answered: the file system does not answer either.
             "hang" => drop(std::fs::metadata(text)),
+            "hangthread" => family::start_hung_thread(text.to_owned()),
             "name" => rename(text),
             "family" => family::have_children(number(0)),
             "share" => family::share_memory(),

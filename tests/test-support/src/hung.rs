@@ -6,6 +6,8 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
 use tempfile::TempDir;
@@ -16,6 +18,8 @@ const INIT: u32 = 26;
 /// A mounted file system. Unmounted on drop, which wakes all waiting processes.
 pub struct Hung {
     folder: TempDir,
+    /// Requests that were read.
+    requests: Arc<AtomicUsize>,
     server: Option<JoinHandle<()>>,
 }
 
@@ -23,7 +27,7 @@ impl Hung {
     /// Mounts a file system; `None` where that is not possible.
     pub fn mount() -> Option<Self> {
         let mut device = File::options().read(true).write(true).open("/dev/fuse").ok()?;
-        let folder = tempfile::tempdir().unwrap();
+        let folder = tempfile::tempdir().expect("a folder");
         let c = |text: String| CString::new(text).unwrap();
         let target = c(folder.path().to_str().unwrap().to_owned());
         let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", device.as_raw_fd());
@@ -36,17 +40,26 @@ impl Hung {
         if mounted != 0 {
             return None;
         }
-        let server = std::thread::spawn(move || serve(&mut device));
-        Some(Self { folder, server: Some(server) })
+        let requests = Arc::new(AtomicUsize::new(0));
+        let read = requests.clone();
+        let server = std::thread::spawn(move || serve(&mut device, &read));
+        Some(Self { folder, requests, server: Some(server) })
     }
 
+    /// Whether a process waits for a reply. Until its request has been read, it could still be
+    /// interrupted.
+    pub fn is_waited_for(&self) -> bool {
+        self.requests.load(Ordering::Relaxed) > 0
+    }
+
+    /// Where it is mounted.
     pub fn path(&self) -> &Path {
         self.folder.path()
     }
 }
 
 /// Serves until the file system is unmounted, when the read returns an error.
-fn serve(device: &mut File) {
+fn serve(device: &mut File, requests: &AtomicUsize) {
     let mut request = vec![0; 64 << 10];
     while let Ok(len) = device.read(&mut request) {
         let word = |at: usize| u32::from_ne_bytes(request[at..at + 4].try_into().unwrap());
@@ -58,7 +71,9 @@ fn serve(device: &mut File) {
             reply[16..20].copy_from_slice(&7u32.to_ne_bytes());
             reply[20..24].copy_from_slice(&31u32.to_ne_bytes());
             reply[36..40].copy_from_slice(&4096u32.to_ne_bytes());
-            device.write_all(&reply).unwrap();
+            device.write_all(&reply).expect("the reply to INIT");
+        } else {
+            requests.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
