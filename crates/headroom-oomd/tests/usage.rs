@@ -105,6 +105,48 @@ fn a_file_of_memory_that_is_held_open_counts() {
 }
 
 #[test]
+fn lazily_freed_memory_does_not_count() {
+    const UID: Uid = Uid(62306);
+    for daemon in daemons(UID, 256) {
+        let mut idle = Hog::start(UID);
+        idle.grow(100 << 10);
+        assert!(idle.survived());
+        idle.free_lazily();
+        let mut hog = Hog::start(UID);
+        hog.grow(140 << 10);
+        assert!(hog.survived());
+        hog.free_lazily();
+        settles_at(&daemon, UID, 0..20);
+        // As much as the limit allows, with what the kernel can take.
+        hog.grow(200 << 10);
+        assert!(hog.survived());
+        settles_at(&daemon, UID, 200..220);
+        assert!(idle.is_alive());
+        // It is used again; the process that grows is the victim.
+        hog.grow(100 << 10);
+        hog.died();
+        assert!(daemon.ended(UID).used_bytes > 256 * MIB && idle.is_alive());
+    }
+}
+
+#[test]
+fn lazily_freed_memory_counts_once_it_is_used_again() {
+    const UID: Uid = Uid(62307);
+    for daemon in daemons(UID, 256) {
+        let mut hog = Hog::start(UID);
+        hog.grow(150 << 10);
+        assert!(hog.survived());
+        hog.free_lazily();
+        hog.grow(200 << 10);
+        assert!(hog.survived());
+        settles_at(&daemon, UID, 200..220);
+        hog.touch_again();
+        hog.died();
+        assert!(daemon.ended(UID).used_bytes > 256 * MIB);
+    }
+}
+
+#[test]
 fn the_memory_controller_counts_files_that_no_process_holds() {
     const UID: Uid = Uid(62305);
     if !privileged() {

@@ -84,6 +84,13 @@ impl MachineReader {
         (!values.is_empty()).then(|| values.iter().sum())
     }
 
+    /// Number of pages that were lazily freed (`MADV_FREE`) since boot.
+    pub fn lazily_freed_pages(&mut self) -> Option<u64> {
+        let text = read(self.vmstat.as_ref()?, &mut self.buffer).ok()?;
+        let value = text.lines().find_map(|line| line.strip_prefix("pglazyfree "))?;
+        value.parse().ok()
+    }
+
     /// Swap on zram; all 0 without any. Opens files, so not for every reading.
     pub fn zram(&self) -> Zram {
         let mut sum = Zram::default();
@@ -150,10 +157,12 @@ mod tests {
         assert_eq!(reader.zram(), expected);
         assert_eq!((reader.stalled(), reader.reclaims()), (None, None));
         let vmstat = "allocstall_dma 1\nallocstall_normal 20\npgscan_kswapd 300\n\
-                      pgscan_kswapd_throttle 7\npgscan_direct 9\n";
+                      pgscan_kswapd_throttle 7\npgscan_direct 9\npglazyfree 5\n\
+                      pglazyfreed 3\n";
         std::fs::write(dir.path().join("vmstat"), vmstat).unwrap();
         let mut reader = MachineReader::open(dir.path(), dir.path()).unwrap();
         assert_eq!(reader.reclaims(), Some(321));
+        assert_eq!(reader.lazily_freed_pages(), Some(5));
         let message = reader.meminfo().unwrap_err().to_string();
         assert!(message.contains("MemAvailable"), "{message}");
     }

@@ -24,6 +24,14 @@ pub struct Meminfo {
     pub shmem: Option<u64>,
     /// `PageTables`.
     pub page_tables: Option<u64>,
+    /// `Unevictable`: locked memory, ramfs and others that the kernel cannot take back.
+    pub unevictable: Option<u64>,
+    /// `Mlocked`.
+    pub mlocked: Option<u64>,
+    /// `SUnreclaim`.
+    pub slab_unreclaimable: Option<u64>,
+    /// `KernelStack`.
+    pub kernel_stack: Option<u64>,
     /// `SReclaimable`.
     pub slab_reclaimable: Option<u64>,
     /// `SwapTotal`.
@@ -56,6 +64,10 @@ impl Meminfo {
                 "AnonPages" => &mut info.anon,
                 "Shmem" => &mut info.shmem,
                 "PageTables" => &mut info.page_tables,
+                "Unevictable" => &mut info.unevictable,
+                "Mlocked" => &mut info.mlocked,
+                "SUnreclaim" => &mut info.slab_unreclaimable,
+                "KernelStack" => &mut info.kernel_stack,
                 "SReclaimable" => &mut info.slab_reclaimable,
                 "SwapTotal" => &mut info.swap_total,
                 "SwapFree" => &mut info.swap_free,

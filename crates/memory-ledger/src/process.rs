@@ -86,8 +86,8 @@ pub struct Process {
     pub account: AccountId,
     /// Anonymous and shared memory, bytes. File pages are left out: they come back without a kill.
     pub rss_bytes: u64,
-    /// Part of `rss_bytes` that other processes of its account have as well, bytes: its end does
-    /// not free it.
+    /// Part of `rss_bytes` that other processes of its account have as well, or that the kernel can
+    /// take at any time (`MADV_FREE`), bytes: its end helps nobody with it.
     pub shared_bytes: u64,
     /// Swapped memory, bytes.
     pub swap_bytes: u64,
@@ -140,7 +140,7 @@ impl Process {
         self.rss_bytes.saturating_add(self.swap_bytes)
     }
 
-    /// Memory that is charged for it and that no other process of its account has, bytes.
+    /// Memory that is charged for it, less `shared_bytes`.
     pub fn own_bytes(&self) -> u64 {
         self.charged_bytes().saturating_sub(self.shared_bytes)
     }

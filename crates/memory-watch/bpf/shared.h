@@ -63,7 +63,7 @@ struct slot {
 	u64 hard_crossings;
 	u64 kills;
 	u64 lost;
-	s64 unconfirmed; /* part of pages that other address spaces may share; not measured yet */
+	s64 unconfirmed; /* part of pages that may be shared, or lazily freed; not measured yet */
 	u64 near_ns; /* time of the last soft crossing */
 	u64 unused_tail; /* slots are aligned to cache lines, and sixteen fill a page */
 };

@@ -22,6 +22,10 @@ pub struct CgroupMemory {
     pub anon: u64,
     /// Shared memory and files of tmpfs, mapped or not.
     pub shmem: u64,
+    /// Page cache, shared memory and swap that is in memory as well.
+    pub file: u64,
+    /// Pages on the lists of file pages: page cache, and lazily freed anonymous memory.
+    pub listed_file: u64,
     /// Mapped pages of files and of shared memory.
     pub file_mapped: u64,
     /// Swapped-out memory.
@@ -32,6 +36,15 @@ pub struct CgroupMemory {
     pub kernel: Option<u64>,
     /// Part of `kernel`: slab that can be reclaimed.
     pub slab_reclaimable: u64,
+}
+
+impl CgroupMemory {
+    /// Maximum of the part of `anon` that is lazily freed (`MADV_FREE`), bytes. A page that was
+    /// written to since remains on its list until the kernel reclaims memory, and is included.
+    pub fn lazily_freed_bytes(&self) -> u64 {
+        let cache_bytes = self.file.saturating_sub(self.shmem + self.swap_cached);
+        self.listed_file.saturating_sub(cache_bytes).min(self.anon)
+    }
 }
 
 /// The member processes of a cgroup.
@@ -114,6 +127,12 @@ impl Cgroups {
                     &mut memory.anon
                 }
                 "shmem" => &mut memory.shmem,
+                "file" => &mut memory.file,
+                "active_file" | "inactive_file" => {
+                    let bytes: u64 = value.parse().map_err(|_| ReadError::parse(&stat, key))?;
+                    memory.listed_file += bytes;
+                    continue;
+                }
                 "file_mapped" => &mut memory.file_mapped,
                 "swapcached" => &mut memory.swap_cached,
                 "kernel" => memory.kernel.insert(0),
@@ -222,7 +241,8 @@ mod tests {
 
     #[test]
     fn memory_is_read_from_the_controller_if_present() {
-        let stat = "anon 4096\nfile 90\nfile_mapped 20\nshmem 30\nsome_new_thing 7\n";
+        let stat = "anon 4096\nfile 90\nfile_mapped 20\nshmem 30\n\
+                    inactive_file 70\nactive_file 7\nsome_new_thing 7\n";
         let (_dir, cgroups) = tree(&[
             ("cgroup.controllers", "cpu memory\n"),
             ("a/memory.stat", stat),
@@ -234,11 +254,14 @@ mod tests {
         let expected = CgroupMemory {
             anon: 4096,
             shmem: 30,
+            file: 90,
+            listed_file: 77,
             file_mapped: 20,
             swap: 8192,
             ..CgroupMemory::default()
         };
         assert_eq!(cgroups.memory("/a").unwrap(), Some(expected));
+        assert_eq!(expected.lazily_freed_bytes(), 17, "more than the cache of 60");
         assert_eq!(cgroups.memory("/a/b").unwrap(), None);
         assert!(cgroups.memory("/gone").unwrap_err().is_gone());
         for (path, key) in [("/bad", "anon"), ("/worse", "anon")] {

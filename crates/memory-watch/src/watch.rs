@@ -64,8 +64,9 @@ pub struct Usage {
     pub pages: u64,
     /// Actual usage minus the sum, as it was [last measured](Watch::correct).
     pub correction_pages: i64,
-    /// Part of `pages` that was added since then, and may be shared with another process. A
-    /// crossing by these alone kills no process before they are measured.
+    /// Part of `pages` that was added since then, and may be shared with another process, or that
+    /// may be [lazily freed](Watch::doubt). A crossing by these alone kills no process before they
+    /// are measured.
     pub unconfirmed_pages: u64,
     /// Maximum of the charge since the limit was set, corrections included.
     pub peak_pages: u64,
@@ -391,6 +392,10 @@ pub trait Watch: Send {
     ) -> Result<(), NotifierError> {
         Ok(())
     }
+
+    /// Adds to [`Usage::unconfirmed_pages`], up to the account's sum: this many pages may be lazily
+    /// freed. No effect where a crossing by growth since the last measurement kills no process.
+    fn doubt(&mut self, _account: AccountId, _pages: u64) {}
 
     /// The present charge of one process of a limited user, without reading the others. `None`: it
     /// has exited, or its user has no limit.

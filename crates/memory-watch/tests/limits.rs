@@ -161,6 +161,29 @@ fn the_largest_process_dies_in_its_own_fault_without_an_armed_victim() {
 }
 
 #[test]
+fn lazily_freed_pages_are_measured_before_a_kill() {
+    let uid = Uid(61_131);
+    let Some(mut notifier) = notifier() else { return };
+    notifier.set_limit(uid.into(), LIMIT).unwrap();
+    let mut hog = Hog::start(uid);
+    hog.execute("touch 8000");
+    confirm(&mut notifier, uid.into());
+    hog.execute("lazyfree");
+    // As the daemon does when the machine's counter has grown.
+    notifier.doubt(uid.into(), 8000);
+    hog.begin("touch 12000");
+    let (killed, ..) = wait_for(&mut notifier, "the crossing", hard_crossing);
+    assert_eq!(killed, None);
+    // All that the measurement confirms counts.
+    let usage = notifier.usage(uid.into()).unwrap();
+    assert!(usage.unconfirmed_pages >= 8000, "{usage:?}");
+    assert_eq!(hog.answer(), "ok");
+    confirm(&mut notifier, uid.into());
+    hog.begin("touch 100");
+    assert!(hog.was_killed());
+}
+
+#[test]
 fn the_largest_process_dies_in_anothers_fault_without_an_armed_victim() {
     let uid = Uid(61_114);
     let Some(mut notifier) = notifier() else { return };

@@ -134,6 +134,13 @@ impl Accounts {
         Some((sum, limit))
     }
 
+    /// This many pages of any account may not count any more.
+    pub(super) fn doubt_all(&mut self, pages: u64) {
+        for account in self.ids() {
+            self.watch.doubt(account, pages);
+        }
+    }
+
     /// Whether the account is above its soft limit, or has not cleared it.
     pub(super) fn is_near(&self, account: AccountId) -> bool {
         self.ledger.account(account).is_some_and(|account| {

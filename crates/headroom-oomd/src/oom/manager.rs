@@ -391,7 +391,8 @@ impl OomManager {
         if let Some(held) = self.state.usage.take_held_files() {
             self.state.snapshot.set_open_files(held);
         }
-        for account in self.state.usage.apply_measurements(&mut self.state.accounts) {
+        let SharedState { accounts, usage, snapshot, .. } = &mut self.state;
+        for account in usage.apply_measurements(accounts, snapshot) {
             let crossing = self.user_limits.take_unconfirmed(account);
             match self.state.accounts.read(account) {
                 Some(Phase::Broken) => {

@@ -1,6 +1,6 @@
 //! A snapshot of all processes, with everything that the choice of a victim depends on.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use headroom_linux::clock::monotonic_ns;
 use memory_ledger::{
@@ -31,6 +31,8 @@ pub(super) struct ProcessSnapshot {
     pub(super) held_memory: HeldMemoryReports,
     /// The memory of files that each process holds open, bytes, as of the last search.
     open_files: BTreeMap<ProcessId, u64>,
+    /// Lazily freed memory of the processes of each measured account, bytes.
+    lazily_freed: BTreeMap<AccountId, BTreeMap<ProcessId, u64>>,
     protected: Vec<u32>,
     /// Memory leased to each process, bytes.
     leased: BTreeMap<ProcessId, u64>,
@@ -47,6 +49,7 @@ impl ProcessSnapshot {
             cgroups: CgroupTree::default(),
             held_memory: HeldMemoryReports::default(),
             open_files: BTreeMap::new(),
+            lazily_freed: BTreeMap::new(),
             protected: vec![std::process::id()],
             leased: BTreeMap::new(),
         }
@@ -92,6 +95,7 @@ impl ProcessSnapshot {
         self.processes.extend(self.samples.iter().map(convert));
         self.count_unmapped(accounts.page_bytes());
         self.discount_shared(accounts);
+        self.discount_lazily_freed();
         let now_ns = monotonic_ns();
         self.rules.apply(&mut self.processes, now_ns);
         self.growth.look(&mut self.processes, now_ns);
@@ -135,6 +139,28 @@ impl ProcessSnapshot {
                 process.shared_bytes = (shared / u128::from(*sum_bytes)) as u64;
             }
         }
+    }
+
+    /// Lazily freed memory is no reason to end a process: the kernel can take it at any time.
+    fn discount_lazily_freed(&mut self) {
+        if self.lazily_freed.is_empty() {
+            return;
+        }
+        for process in &mut self.processes {
+            let of_account = self.lazily_freed.get(&process.account);
+            let bytes = of_account.and_then(|bytes| bytes.get(&process.id));
+            process.shared_bytes += bytes.copied().unwrap_or(0);
+        }
+    }
+
+    /// Replaces the lazily freed memory of an account's processes, bytes, by a measurement.
+    pub(super) fn set_lazily_freed(
+        &mut self,
+        account: AccountId,
+        lazily_freed: BTreeMap<ProcessId, u64>,
+    ) {
+        self.lazily_freed.insert(account, lazily_freed);
+        self.lazily_freed.retain(|_, processes| !processes.is_empty());
     }
 
     /// Replaces the result of a search for files that processes hold open, bytes by process.
@@ -214,6 +240,14 @@ impl ProcessSnapshot {
     /// Drops preferences for processes that have exited.
     pub(super) fn forget_gone(&mut self) {
         self.user_preferences.forget_gone(&self.processes);
+        if self.lazily_freed.is_empty() {
+            return;
+        }
+        let live: BTreeSet<ProcessId> = self.processes.iter().map(|process| process.id).collect();
+        self.lazily_freed.retain(|_, processes| {
+            processes.retain(|id, _| live.contains(id));
+            !processes.is_empty()
+        });
     }
 }
 

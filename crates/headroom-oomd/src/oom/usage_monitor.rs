@@ -15,7 +15,7 @@ use super::charge::{Size, size_by};
 use super::file_search::FileSearch;
 use super::process_snapshot::ProcessSnapshot;
 use super::unlisted_spaces::UnlistedSpaces;
-use crate::usage::{Files, Held, Holder, Member, Request, Unlisted, UsageWorker};
+use crate::usage::{Files, Held, Holder, Measured, Member, Request, Unlisted, UsageWorker};
 
 /// Maximum number of measurements started per iteration of the event loop; others follow in the
 /// next one.
@@ -136,10 +136,15 @@ impl UsageMonitor {
     /// The measurements that are due.
     pub(super) fn due_measurements(
         &mut self,
-        accounts: &Accounts,
+        accounts: &mut Accounts,
         kills: &KillsInFlight,
     ) -> Vec<DueOrder> {
         let Some(worker) = &self.worker else { return Vec::new() };
+        let lazily_freed_pages = worker.take_lazily_freed();
+        if lazily_freed_pages > 0 {
+            // It is not known which account's they are.
+            accounts.doubt_all(lazily_freed_pages);
+        }
         worker.set_limit_count(accounts.ledger().accounts().len());
         if worker.take_growth() {
             accounts.ids().into_iter().for_each(|account| self.search(account));
@@ -244,12 +249,21 @@ impl UsageMonitor {
     }
 
     /// Corrects the accounts whose measurements have ended, and returns them.
-    pub(super) fn apply_measurements(&mut self, accounts: &mut Accounts) -> Vec<AccountId> {
+    pub(super) fn apply_measurements(
+        &mut self,
+        accounts: &mut Accounts,
+        snapshot: &mut ProcessSnapshot,
+    ) -> Vec<AccountId> {
         let measured = match &self.worker {
             Some(worker) => worker.take_measured(),
             None => return Vec::new(),
         };
-        measured.into_iter().filter_map(|it| self.apply_measurement(it, accounts)).collect()
+        let mut corrected = Vec::new();
+        for Measured { measurement, lazily_freed } in measured {
+            snapshot.set_lazily_freed(measurement.account, lazily_freed);
+            corrected.extend(self.apply_measurement(measurement, accounts));
+        }
+        corrected
     }
 
     fn apply_measurement(

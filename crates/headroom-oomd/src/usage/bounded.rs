@@ -22,7 +22,7 @@ use memory_watch::process::{FileId, FileRange, HeldFile, Proc, SmapsRollup};
 use owners::{Owner, Quota, bounds};
 use rustix::time::ClockId;
 
-use super::slice::{SliceQuery, slice_bytes};
+use super::slice::{SliceCharge, SliceQuery, slice_charge};
 
 /// Interval after which a reader that sleeps, as on a lock, is abandoned.
 const LOCK_PATIENCE: Duration = Duration::from_millis(50);
@@ -90,7 +90,9 @@ impl Question {
                 Some(Answer::OpenFiles { files, checked })
             }
             Self::Program(pid) => Some(Answer::Program(program_of(proc, pid))),
-            Self::Slice(cgroups, query) => Some(Answer::Slice(slice_bytes(&cgroups, proc, &query))),
+            Self::Slice(cgroups, query) => {
+                Some(Answer::Slice(slice_charge(&cgroups, proc, &query)))
+            }
         }
     }
 }
@@ -118,8 +120,8 @@ pub(crate) enum Answer {
     },
     /// See [`program_of`].
     Program(Option<String>),
-    /// See [`slice_bytes`].
-    Slice(Option<u64>),
+    /// See [`slice_charge`].
+    Slice(Option<SliceCharge>),
 }
 
 struct Answered {

@@ -15,7 +15,7 @@ use memory_watch::cgroups::Cgroups;
 use owners::Owner;
 
 use super::bounded::{Answer, BoundedReader, Question};
-use super::slice::SliceQuery;
+use super::slice::{SliceCharge, SliceQuery};
 use crate::clock::NS_PER_MS;
 
 /// How long a slice is not read after a read that timed out, milliseconds: a slow slice may occupy
@@ -28,10 +28,26 @@ pub(super) struct Controller {
     accounts: BTreeMap<AccountId, Known>,
 }
 
+/// The slice's charge in relation to the account's sum.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ChargeDifference {
+    /// The charge less the sum, bytes.
+    pub(super) bytes: i64,
+    /// Maximum of the part of the charge that is lazily freed, bytes.
+    pub(super) lazily_freed_bytes: u64,
+}
+
+impl ChargeDifference {
+    /// The difference if all that may be lazily freed is, bytes.
+    pub(super) fn least_bytes(self) -> i64 {
+        self.bytes.saturating_sub_unsigned(self.lazily_freed_bytes)
+    }
+}
+
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
-    /// The last charge less the account's sum, bytes, and when it was read, nanoseconds.
-    latest: Option<(i64, u64)>,
+    /// The last charge, and when it was read, nanoseconds.
+    latest: Option<(ChargeDifference, u64)>,
     /// When the slice may be read again, nanoseconds.
     retry_ns: u64,
 }
@@ -45,14 +61,14 @@ impl Controller {
         }
     }
 
-    /// The slice's charge less the account's sum, bytes; the cached one if the read times out.
+    /// The slice's charge less the account's sum; the cached one if the read times out.
     /// `None`: the charge is not the user's usage, or not known.
     pub(super) fn difference(
         &mut self,
         order: &Order,
         query: SliceQuery,
         reader: &mut BoundedReader,
-    ) -> Option<i64> {
+    ) -> Option<ChargeDifference> {
         let cgroups = self.cgroups.as_ref()?;
         let known = self.accounts.entry(order.account).or_default();
         let now_ns = monotonic_ns();
@@ -60,8 +76,11 @@ impl Controller {
             let owner = Owner::User(query.uid);
             match reader.read(owner, Question::Slice(Arc::clone(cgroups), query)) {
                 Some(Answer::Slice(charged)) => {
-                    let difference = |bytes: u64| bytes as i64 - order.summed_bytes as i64;
-                    known.latest = charged.map(|bytes| (difference(bytes), now_ns));
+                    let difference = |charge: SliceCharge| ChargeDifference {
+                        bytes: charge.bytes as i64 - order.summed_bytes as i64,
+                        lazily_freed_bytes: charge.lazily_freed_bytes,
+                    };
+                    known.latest = charged.map(|charge| (difference(charge), now_ns));
                 }
                 _ => known.retry_ns = now_ns + PAUSE_MS * NS_PER_MS,
             }

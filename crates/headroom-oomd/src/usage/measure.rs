@@ -17,7 +17,7 @@ use owners::Owner;
 
 use super::bound::{Bound, Parts};
 use super::bounded::{Answer, BATCH, BoundedReader, Question, thread_cpu_ns};
-use super::controller::{self, Controller};
+use super::controller::{self, ChargeDifference, Controller};
 use super::mapped_files::MappedFiles;
 use super::open_files::{Holder, held_bytes};
 use super::slice::SliceQuery;
@@ -115,8 +115,10 @@ pub(super) struct Measurer {
 /// The reading of a process.
 #[derive(Clone, Copy, Debug)]
 struct Share {
-    /// The part of its memory that belongs to other sharers.
+    /// The part of its memory that belongs to other sharers, or is lazily freed.
     of_others: Parts,
+    /// Part of `of_others`: no other process has it, but the kernel can take it at any time.
+    lazily_freed_bytes: u64,
     read_at_ns: u64,
 }
 
@@ -155,30 +157,40 @@ impl Measurer {
     pub(super) fn measure(&mut self, request: Request) -> Measurement {
         let begun_ns = thread_cpu_ns();
         let account = request.order.account;
-        let found = match self.charge_difference(&request) {
-            Some(difference_bytes) => {
+        let charge = self.charge_difference(&request);
+        let tolerated_bytes = request.order.tolerated_bytes;
+        let found = match charge {
+            Some(ChargeDifference { bytes, lazily_freed_bytes })
+                if lazily_freed_bytes <= tolerated_bytes =>
+            {
                 self.holders.remove(&account);
                 self.shares.remove(&account);
                 let source = UsageSource::Controller;
                 Measurement {
                     account,
-                    difference_bytes,
+                    difference_bytes: bytes,
                     unlisted_bytes: 0,
                     used_unlisted_bytes: 0,
                     source,
                     cost_ns: 0,
                 }
             }
-            None => {
-                self.controller.forget(account);
+            charge => {
+                if charge.is_none() {
+                    self.controller.forget(account);
+                }
                 let summed_bytes = request.order.summed_bytes;
                 let recent_bytes = request.unlisted.recent_bytes;
                 let bound = self.bound(request);
                 let unlisted_bytes = bound.unconfirmed_bytes();
                 let used_bytes = recent_bytes + bound.unanswered_bytes();
+                let difference_bytes = bound.bytes() as i64 - summed_bytes as i64;
+                // What the controller counts in any case: lazily freed pages are no way to hide
+                // memory that no process holds.
+                let least_bytes = charge.map_or(i64::MIN, ChargeDifference::least_bytes);
                 Measurement {
                     account,
-                    difference_bytes: bound.bytes() as i64 - summed_bytes as i64,
+                    difference_bytes: difference_bytes.max(least_bytes),
                     unlisted_bytes,
                     used_unlisted_bytes: used_bytes.min(unlisted_bytes),
                     source: UsageSource::Pss,
@@ -190,8 +202,15 @@ impl Measurer {
         Measurement { cost_ns, ..found }
     }
 
-    /// The memory controller's charge less the account's sum, bytes.
-    fn charge_difference(&mut self, request: &Request) -> Option<i64> {
+    /// The lazily freed memory of the account's processes in its last measurement, bytes.
+    pub(super) fn lazily_freed(&self, account: AccountId) -> BTreeMap<ProcessId, u64> {
+        let shares = self.shares.get(&account).into_iter().flatten();
+        let lazily_freed = shares.map(|(id, share)| (*id, share.lazily_freed_bytes));
+        lazily_freed.filter(|(_, bytes)| *bytes > 0).collect()
+    }
+
+    /// The memory controller's charge less the account's sum.
+    fn charge_difference(&mut self, request: &Request) -> Option<ChargeDifference> {
         let Request { order, count, pids, held, .. } = request;
         let (ControllerUse::Allowed, AccountId::User(uid)) = (order.controller, order.account)
         else {
@@ -203,12 +222,13 @@ impl Measurer {
             count: *count,
             tolerated_bytes: order.tolerated_bytes,
         };
-        let difference_bytes = self.controller.difference(order, query, &mut self.reader)?;
+        let difference = self.controller.difference(order, query, &mut self.reader)?;
         // Pages are charged to the cgroup of the daemon, which has touched them first, whether the
         // user's processes map them or not.
         let held = held.iter().filter(|_| count.shmem);
         let held_bytes = held.map(|held| held.bytes).sum();
-        Some(difference_bytes.saturating_add_unsigned(held_bytes))
+        let bytes = difference.bytes.saturating_add_unsigned(held_bytes);
+        Some(ChargeDifference { bytes, ..difference })
     }
 
     /// The memory of the account's processes, each page divided by its sharers as far as that is
@@ -451,14 +471,18 @@ fn member_share(member: &Member, rollup: &SmapsRollup, count: Count) -> Option<S
         shmem_bytes: shmem_bytes.saturating_sub(own_shmem),
         other_bytes: other_bytes.saturating_sub(own_other),
     };
-    Some(Share { of_others, read_at_ns: monotonic_ns() })
+    let lazily_freed_bytes = if count.anon { rollup.lazily_freed_bytes() } else { 0 };
+    Some(Share { of_others, lazily_freed_bytes, read_at_ns: monotonic_ns() })
 }
 
-/// The memory of a process of the kinds that count, shared pages divided by their sharers, bytes.
+/// The memory of a process of the kinds that count, shared pages divided by their sharers, without
+/// lazily freed pages, bytes.
 /// `None`: the kernel does not distinguish the kinds (before 5.4).
 fn share(rollup: &SmapsRollup, count: Count) -> Option<u64> {
+    let anon_bytes =
+        rollup.pss_anon_bytes.map(|bytes| bytes.saturating_sub(rollup.lazily_freed_bytes()));
     let kinds = [
-        (count.anon, rollup.pss_anon_bytes),
+        (count.anon, anon_bytes),
         (count.shmem, rollup.pss_shmem_bytes),
         (count.file, rollup.pss_file_bytes),
         (count.swap, rollup.swap_pss_bytes),
@@ -513,6 +537,10 @@ mod tests {
         };
         assert_eq!(share(&rollup, Count::default()), Some(4021));
         assert_eq!(share(&rollup, Count::of(["file"])), Some(300));
+        let pss_anon_bytes = Some(1000);
+        let (lazy_free_bytes, shared_clean_bytes) = (Some(900), Some(50));
+        let lazy = SmapsRollup { pss_anon_bytes, lazy_free_bytes, shared_clean_bytes, ..rollup };
+        assert_eq!(share(&lazy, Count::of(["anon"])), Some(150));
         let old = SmapsRollup { pss_anon_bytes: None, ..rollup };
         assert_eq!(share(&old, Count::default()), None);
     }

@@ -23,9 +23,21 @@ pub(crate) struct SliceQuery {
     pub(super) tolerated_bytes: u64,
 }
 
-/// The charge of the user's slice, bytes. `None`: the slice has no controller, or its processes are
-/// not exactly those of the user.
-pub(super) fn slice_bytes(cgroups: &Cgroups, proc: &mut Proc, query: &SliceQuery) -> Option<u64> {
+/// The charge of a slice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SliceCharge {
+    pub(super) bytes: u64,
+    /// Maximum of the part of `bytes` that is lazily freed (`MADV_FREE`).
+    pub(super) lazily_freed_bytes: u64,
+}
+
+/// The charge of the user's slice. `None`: the slice has no controller, or its processes are not
+/// exactly those of the user.
+pub(super) fn slice_charge(
+    cgroups: &Cgroups,
+    proc: &mut Proc,
+    query: &SliceQuery,
+) -> Option<SliceCharge> {
     let path = format!("/user.slice/user-{}.slice", query.uid);
     let Ok(Members::Pids(members)) = cgroups.members_within(&path, MAX_CGROUPS) else {
         return None;
@@ -46,7 +58,9 @@ pub(super) fn slice_bytes(cgroups: &Cgroups, proc: &mut Proc, query: &SliceQuery
         return None;
     }
     let memory = cgroups.memory(&path).ok()??;
-    Some(charged_bytes(&memory, query.count)?.saturating_sub(others_bytes))
+    let bytes = charged_bytes(&memory, query.count)?.saturating_sub(others_bytes);
+    let lazily_freed_bytes = if query.count.anon { memory.lazily_freed_bytes() } else { 0 };
+    Some(SliceCharge { bytes, lazily_freed_bytes })
 }
 
 /// The memory of a process in the slice that is not charged to the user, bytes. A process of the
@@ -113,6 +127,10 @@ mod tests {
         }
 
         fn bytes(&self, pids: &[u32]) -> Option<u64> {
+            self.charge(pids).map(|charge| charge.bytes)
+        }
+
+        fn charge(&self, pids: &[u32]) -> Option<SliceCharge> {
             let query = SliceQuery {
                 uid: USER,
                 pids: pids.to_vec(),
@@ -120,7 +138,7 @@ mod tests {
                 tolerated_bytes: 1 << 20,
             };
             let cgroups = Cgroups::at(self.0.path().join("cgroup"));
-            slice_bytes(&cgroups, &mut Proc::new(self.0.path().join("proc")), &query)
+            slice_charge(&cgroups, &mut Proc::new(self.0.path().join("proc")), &query)
         }
     }
 
@@ -131,6 +149,10 @@ mod tests {
         let cached = STAT.replace("swapcached 0", "swapcached 4096");
         machine.write(&format!("{SLICE}/memory.stat"), &cached);
         assert_eq!(machine.bytes(&[10, 11]), Some(CHARGED), "swapped out, and in memory again");
+        let freed = STAT.replace("inactive_file 0", "inactive_file 40960");
+        machine.write(&format!("{SLICE}/memory.stat"), &freed);
+        let charge = machine.charge(&[10, 11]).unwrap();
+        assert_eq!(charge.lazily_freed_bytes, 40_960, "anonymous memory, as there is no cache");
         let old = STAT.replace("kernel 114688\n", "");
         machine.write(&format!("{SLICE}/memory.stat"), &old);
         assert_eq!(machine.bytes(&[10, 11]), None, "before Linux 5.18");
@@ -146,6 +168,7 @@ mod tests {
             kernel: Some(60_000),
             slab_reclaimable: 10_000,
             swap_cached: 1000,
+            ..CgroupMemory::default()
         };
         assert_eq!(charged_bytes(&memory, Count::default()), Some(53_021));
         assert_eq!(charged_bytes(&memory, Count::of(["anon"])), Some(50_001));

@@ -3,28 +3,32 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use machine_memory::Meminfo;
 use memory_ledger::{Measurement, ProcessId};
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::measure::{Measurer, Request};
 use super::open_files::Holder;
+use super::unseen_growth::{UnseenChanges, UnseenGrowth};
 
 /// Takes precedence over programs that keep all CPUs busy.
 const NICE: i32 = -20;
 /// Capacity of the queue of requests; a request beyond it is due again later.
 const QUEUE: usize = 64;
-/// Interval of reading the system's page tables and shared memory while an account is limited.
+/// Interval of reading the system's memory while an account is limited.
 const LOOK: Duration = Duration::from_millis(250);
-/// Growth after which the daemon searches for its owner, bytes: half of what an account may exceed
-/// its limit by for more than a second.
-const GROWTH_BYTES: u64 = 16 << 20;
+
+/// The result of a measurement.
+#[derive(Debug)]
+pub(crate) struct Measured {
+    pub(crate) measurement: Measurement,
+    /// Lazily freed memory of each process that has any, bytes.
+    pub(crate) lazily_freed: BTreeMap<ProcessId, u64>,
+}
 
 /// Work for the thread.
 enum Job {
@@ -34,13 +38,15 @@ enum Job {
 
 /// Shared by the thread and the event loop.
 struct Shared {
-    measured: Mutex<Vec<Measurement>>,
+    measured: Mutex<Vec<Measured>>,
     /// The result of the last search for files that are held open.
     held_files: Mutex<Option<BTreeMap<ProcessId, u64>>>,
     /// Whether any account has a limit.
     limited: AtomicBool,
-    /// Page tables or shared memory of the system have grown.
+    /// Memory of the system has grown that no resident set shows.
     grown: AtomicBool,
+    /// Pages that processes of the system have lazily freed since the event loop took the number.
+    lazily_freed_pages: AtomicU64,
     wake: OwnedFd,
 }
 
@@ -70,9 +76,10 @@ impl UsageWorker {
             held_files: Mutex::default(),
             limited: AtomicBool::new(false),
             grown: AtomicBool::new(false),
+            lazily_freed_pages: AtomicU64::new(0),
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
         });
-        let work = Work { queue, shared: Arc::clone(&shared), before: None };
+        let work = Work { queue, shared: Arc::clone(&shared), growth: UnseenGrowth::new() };
         std::thread::Builder::new().name("usage".into()).spawn(move || work.run())?;
         Ok(Self { jobs, shared })
     }
@@ -102,16 +109,21 @@ impl UsageWorker {
     }
 
     /// Measurements that have ended since the last call.
-    pub(crate) fn take_measured(&self) -> Vec<Measurement> {
+    pub(crate) fn take_measured(&self) -> Vec<Measured> {
         // Resets the fd; the next measurement makes it readable again.
         let _ = rustix::io::read(&self.shared.wake, &mut [0; 8]);
         let mut measured = self.shared.measured.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::take(&mut *measured)
     }
 
-    /// Whether page tables or shared memory have grown since the last call.
+    /// Whether memory that no resident set shows has grown since the last call.
     pub(crate) fn take_growth(&self) -> bool {
         self.shared.grown.swap(false, Ordering::Relaxed)
+    }
+
+    /// Number of pages that processes of the system have lazily freed since the last call.
+    pub(crate) fn take_lazily_freed(&self) -> u64 {
+        self.shared.lazily_freed_pages.swap(0, Ordering::Relaxed)
     }
 }
 
@@ -125,8 +137,7 @@ impl AsFd for UsageWorker {
 struct Work {
     queue: Receiver<Job>,
     shared: Arc<Shared>,
-    /// Page tables and shared memory at the last search, or the minimum since, bytes.
-    before: Option<u64>,
+    growth: UnseenGrowth,
 }
 
 impl Work {
@@ -152,8 +163,10 @@ impl Work {
         match job {
             Job::Measure(request) => {
                 let measurement = measurer.measure(*request);
+                let lazily_freed = measurer.lazily_freed(measurement.account);
+                let result = Measured { measurement, lazily_freed };
                 let measured = &self.shared.measured;
-                measured.lock().unwrap_or_else(PoisonError::into_inner).push(measurement);
+                measured.lock().unwrap_or_else(PoisonError::into_inner).push(result);
             }
             Job::SearchFiles(holders) => {
                 let held = measurer.search_files(&holders);
@@ -164,23 +177,18 @@ impl Work {
         self.shared.wake();
     }
 
-    /// Detects growth that no account shows.
+    /// Detects changes that no account shows.
     fn look(&mut self) {
         if !self.shared.limited.load(Ordering::Relaxed) {
-            self.before = None;
+            self.growth.forget();
             return;
         }
-        let Ok(Meminfo { shmem: Some(shmem), page_tables: Some(tables), .. }) =
-            Meminfo::read(Path::new("/proc"))
-        else {
-            return;
-        };
-        let now = shmem + tables;
-        let before = *self.before.get_or_insert(now);
-        self.before = Some(before.min(now));
-        if now >= before + GROWTH_BYTES {
-            self.before = Some(now);
+        let UnseenChanges { grown, lazily_freed_pages } = self.growth.look();
+        if grown {
             self.shared.grown.store(true, Ordering::Relaxed);
+        }
+        self.shared.lazily_freed_pages.fetch_add(lazily_freed_pages, Ordering::Relaxed);
+        if grown || lazily_freed_pages > 0 {
             self.shared.wake();
         }
     }

@@ -62,6 +62,16 @@ impl Hog {
         self.helper.begin("forkagain");
     }
 
+    /// Makes it let the kernel take all of its memory (`MADV_FREE`).
+    pub fn free_lazily(&mut self) {
+        self.helper.execute("lazyfree");
+    }
+
+    /// Requests it to write to all of its memory, without waiting.
+    pub fn touch_again(&mut self) {
+        self.helper.begin("again");
+    }
+
     /// Requests it to write to a file that it holds open and does not map, without waiting.
     pub fn write_memfd(&mut self, kib: u64) {
         self.helper.begin(&format!("memfd {kib}"));

@@ -383,6 +383,13 @@ impl Watch for Notifier {
         Ok(())
     }
 
+    fn doubt(&mut self, account: AccountId, pages: u64) {
+        let Some(slot) = self.slot(account) else { return };
+        let (sum, before) = (slot.pages.load(Relaxed), slot.unconfirmed.load(Relaxed));
+        let added = i64::try_from(pages).unwrap_or(i64::MAX).min(sum - before);
+        slot.unconfirmed.fetch_add(added.max(0), Release);
+    }
+
     fn charged(&self, process: &ProcessSample) -> Result<Option<Charged>, NotifierError> {
         let account = accounts::read(&map(&self.object, "accounts")?, process.mm_id)?;
         let slot = account.and_then(|account| Some((account, self.slots.get(account.slot())?)));

@@ -22,6 +22,20 @@ pub struct SmapsRollup {
     pub swap_pss_bytes: Option<u64>,
     /// Locked in memory.
     pub locked_bytes: Option<u64>,
+    /// Lazily freed (`MADV_FREE`) and not written to since, each page in full for each sharer.
+    pub lazy_free_bytes: Option<u64>,
+    /// Resident pages that other processes map and that were not written to; in full.
+    pub shared_clean_bytes: Option<u64>,
+}
+
+impl SmapsRollup {
+    /// Lazily freed memory that no other process has, at least: the kernel can take it at any time.
+    /// It is a part of `pss_anon_bytes`. Shared pages are left out, since each sharer would take
+    /// off the whole page.
+    pub fn lazily_freed_bytes(&self) -> u64 {
+        let all_bytes = self.lazy_free_bytes.unwrap_or(0);
+        all_bytes.saturating_sub(self.shared_clean_bytes.unwrap_or(all_bytes))
+    }
 }
 
 impl Proc {
@@ -38,6 +52,8 @@ impl Proc {
                 "Pss_File" => &mut sizes.pss_file_bytes,
                 "SwapPss" => &mut sizes.swap_pss_bytes,
                 "Locked" => &mut sizes.locked_bytes,
+                "LazyFree" => &mut sizes.lazy_free_bytes,
+                "Shared_Clean" => &mut sizes.shared_clean_bytes,
                 _ => continue,
             };
             *field = kib_to_bytes(value);

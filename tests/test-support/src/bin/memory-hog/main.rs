@@ -55,6 +55,7 @@ fn main() {
             "free" => unmap_all(&mut areas),
             "pieces" => unmap_pieces(&mut areas, number(0).max(1) * PAGE),
             "pageout" => page_out(&areas),
+            "lazyfree" => free_lazily(&areas),
             "again" => touch_all(&areas),
             "memfd" => write_memfd(number(0) << 10),
             "fork" => {
@@ -272,6 +273,15 @@ fn page_out(areas: &[(usize, usize)]) {
     for (address, bytes) in areas {
         // SAFETY: a private mapping, whose content is kept.
         unsafe { libc::madvise(*address as *mut _, *bytes, libc::MADV_PAGEOUT) };
+    }
+}
+
+/// Lets the kernel take all of it (`MADV_FREE`).
+fn free_lazily(areas: &[(usize, usize)]) {
+    for (address, bytes) in areas {
+        // SAFETY: a private mapping, whose content does not matter.
+        let done = unsafe { libc::madvise(*address as *mut _, *bytes, libc::MADV_FREE) };
+        assert_eq!(done, 0, "MADV_FREE: {}", std::io::Error::last_os_error());
     }
 }
 
