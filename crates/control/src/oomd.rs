@@ -266,6 +266,24 @@ pub enum Event {
 }
 
 impl Event {
+    /// The owner of the victim of a decision.
+    pub fn victim_uid(&self) -> Option<Uid> {
+        match self {
+            Self::Decided { why } | Self::Ended { why } => why.victim.as_ref()?.uid,
+            Self::SoftLimitCrossed { .. } => None,
+        }
+    }
+
+    /// For others than the victim's owner and root.
+    pub fn without_details(mut self) -> Self {
+        if let Self::Decided { why } | Self::Ended { why } = &mut self
+            && let Some(victim) = &mut why.victim
+        {
+            victim.details = None;
+        }
+        self
+    }
+
     /// The account that the event concerns.
     pub fn account(&self) -> AccountRef {
         match self {
@@ -494,6 +512,8 @@ pub enum Trigger {
     Timer,
     /// A client requested it.
     Request,
+    /// A limit was set or lowered below the usage.
+    LimitSet,
     /// Available memory and swap were below their levels.
     Memory,
     /// At the current rate memory would have run out before a kill could take effect.
@@ -509,6 +529,7 @@ impl Trigger {
             Self::Notifier => "notifier",
             Self::Timer => "timer",
             Self::Request => "request",
+            Self::LimitSet => "limit-set",
             Self::Memory => "memory",
             Self::Forecast => "forecast",
             Self::Stall => "stall",
@@ -578,6 +599,39 @@ pub struct Candidate {
     /// Growth in the last seconds, bytes.
     #[serde(default)]
     pub grown_bytes: u64,
+    /// Of a victim, if it could be read in time. A user gets those of its own processes, root all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub details: Option<Box<ProcessDetails>>,
+}
+
+impl Why {
+    /// Removes the details of other users' processes: members of a group see each other's records.
+    pub fn hide_details_from(&mut self, user: Uid) {
+        let victim = self.victim.as_mut().filter(|victim| victim.uid != Some(user));
+        if let Some(victim) = victim {
+            victim.details = None;
+        }
+    }
+}
+
+/// What tells a process from others with its name. Texts have at most 256 bytes; characters that do
+/// not print are escaped.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessDetails {
+    /// The command line, its arguments joined by blanks.
+    pub command: String,
+    /// The path of its control group (version 2), which names its unit or container; empty if
+    /// unknown.
+    #[serde(default)]
+    pub cgroup: String,
+    /// The working directory; empty if unknown.
+    #[serde(default)]
+    pub folder: String,
+    /// The pid of its parent.
+    pub parent_pid: u32,
+    /// The name of its parent; empty if that has exited.
+    #[serde(default)]
+    pub parent: String,
 }
 
 /// The outcome of a decision.

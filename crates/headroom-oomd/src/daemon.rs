@@ -142,7 +142,11 @@ fn publish(oom: &mut OomManager, server: &mut Server) {
                 || Some(oom.accounts().ledger().groups().account_of(peer.uid)) == shared
         };
         let may_receive = |peer: Peer| peer.is_root() || of_theirs(peer);
-        server.publish(&Reply::Event(event), may_receive);
+        let victim_uid = event.victim_uid();
+        let sees_details = |peer: Peer| peer.is_root() || Some(peer.uid) == victim_uid;
+        let without = Reply::Event(event.clone().without_details());
+        server.publish(&Reply::Event(event), |peer| may_receive(peer) && sees_details(peer));
+        server.publish(&without, |peer| may_receive(peer) && !sees_details(peer));
     }
     if !server.has_subscribers() {
         oom.records_mut().stop_collecting_news();

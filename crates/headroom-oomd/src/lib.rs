@@ -19,6 +19,7 @@
 //! * [`watching`]: selects the BPF notifier, or the fallback;
 //! * [`upgrade`]: continues in another program, with the kills in flight;
 //! * [`self_test`]: kills child processes at start, so that the code of a kill is resident;
+//! * [`victim_details`]: what tells a victim from others with its name;
 //! * [`watchdog`]: detects a stuck event loop;
 //! * [`daemon`]: the event loop;
 //! * [`log`], [`clock`]: utilities.
@@ -43,5 +44,6 @@ pub mod self_test;
 pub mod shrink;
 pub mod upgrade;
 pub mod usage;
+pub mod victim_details;
 pub mod watchdog;
 pub mod watching;

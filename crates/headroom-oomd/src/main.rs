@@ -27,6 +27,7 @@ use headroom_oomd::self_test::SelfTest;
 use headroom_oomd::shrink::Shrinker;
 use headroom_oomd::upgrade::{self, Listening, Resumed};
 use headroom_oomd::usage::UsageWorker;
+use headroom_oomd::victim_details::VictimDetails;
 use headroom_oomd::watchdog::{self, Finding, Pulse};
 use headroom_oomd::watching;
 use reclaim::Reaper;
@@ -203,6 +204,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
         .records(records)
         .shrinker(shrinker.context("cannot start the shrinker")?)
         .usage_worker(UsageWorker::start().context("cannot start the measuring thread")?)
+        .victim_details(VictimDetails::start().context("cannot start the thread for details")?)
         .margin(margin)
         .ordinary_users(ordinary)
         .after_exit(arguments.after_exit())

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::path::Path;
 
-use control::oomd::{AccountRef, Counters, Event, Outcome, Why};
+use control::oomd::{AccountRef, Candidate, Counters, Event, Outcome, ProcessDetails, Why};
 use memory_ledger::AccountId;
 use serde::{Deserialize, Serialize};
 
@@ -171,6 +171,14 @@ impl Records {
     /// The decision with this id, if it is kept.
     pub fn get(&self, id: u64) -> Option<&Why> {
         self.kept.get(id)
+    }
+
+    /// Adds the details of a decision's victim, if it has none: they were read after the signal.
+    pub fn describe(&mut self, id: u64, read: impl FnOnce(&Candidate) -> Option<ProcessDetails>) {
+        let victim = self.kept.get_mut(id).and_then(|why| why.victim.as_mut());
+        if let Some(victim) = victim.filter(|victim| victim.details.is_none()) {
+            victim.details = read(victim).map(Box::new);
+        }
     }
 
     /// Records the outcome of a decision.

@@ -403,7 +403,11 @@ fn latest(oom: &OomManager, requester: Requester, last: u32) -> Vec<Why> {
             Some([AccountId::User(user), account].map(to_ref))
         }
     };
-    oom.records().latest(last, of.as_ref().map(|of| &of[..]))
+    let mut records = oom.records().latest(last, of.as_ref().map(|of| &of[..]));
+    if let Requester::User(user) = requester {
+        records.iter_mut().for_each(|why| why.hide_details_from(user));
+    }
+    records
 }
 
 /// The account that a requester is confined to: the group's for a user that shares a limit.

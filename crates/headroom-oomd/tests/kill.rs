@@ -195,7 +195,7 @@ fn a_limit_that_is_broken_when_it_is_set_takes_effect_at_once() {
     large.died();
     let why = daemon.ended(uid);
     assert_eq!((why.victim.unwrap().pid, why.killer), (large.pid(), Some(KilledBy::Daemon)));
-    assert_eq!(why.trigger, Trigger::Request);
+    assert_eq!(why.trigger, Trigger::LimitSet);
     assert!(small.is_alive());
 }
 

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 use control::Uid;
-use control::oomd::{Outcome, Reply, Request};
+use control::oomd::{Outcome, Reply, Request, Why};
 use support::daemon::{Daemon, command};
 use support::hog::Hog;
 use support::journal::{Entry, Journal};
@@ -265,4 +265,49 @@ fn a_kill_loop_of_a_user_costs_others_no_after_hook() {
         (of(looping) == 8 && of(other) == 3).then_some(())
     };
     eventually("each kill has its hook", all);
+}
+
+#[test]
+fn a_record_names_the_command_of_the_victim_for_its_owner_and_for_the_hook() {
+    const OWNER: Uid = Uid(62961);
+    const OTHER: Uid = Uid(62962);
+    if !privileged() {
+        return;
+    }
+    let hook = Hook::new(
+        "echo \"$HEADROOM_PID $HEADROOM_COMMAND $HEADROOM_FOLDER $HEADROOM_PARENT_PID\" >> \"$1\"",
+    );
+    let config = format!(
+        "[hooks]\nafter = {}\n\
+         [[limit]]\nname = \"lab\"\nusers = [{OWNER}, {OTHER}]\nhard = \"64M\"\n",
+        hook.value()
+    );
+    let daemon = Daemon::start(&config, &[]);
+    let record = |uid, pid| {
+        let Reply::Why { records } = daemon.request_as(uid, &Request::Why { last: 99 }) else {
+            panic!("no records");
+        };
+        let is_it = |record: &Why| record.victim.as_ref().is_some_and(|victim| victim.pid == pid);
+        records.into_iter().find(is_it)
+    };
+    let details = |uid, pid| record(uid, pid)?.victim?.details;
+    // The details are read while the process is armed. It may exceed the limit before that.
+    let (pid, found) = eventually("a victim whose details were read", || {
+        let mut hog = Hog::start(OWNER);
+        hog.grow(60 * 1024);
+        assert!(hog.survived());
+        hog.grow(30 * 1024);
+        hog.died();
+        let ended = || record(OWNER, hog.pid()).filter(|it| it.outcome != Outcome::Dying);
+        eventually("the outcome", ended);
+        details(OWNER, hog.pid()).map(|found| (hog.pid(), found))
+    });
+    let own = std::process::id();
+    assert!(found.command.ends_with("/hog"), "{found:?}");
+    assert_eq!((found.folder.as_str(), found.parent_pid), ("/", own));
+    assert!(!found.parent.is_empty(), "{found:?}");
+    let expected = format!("{pid} {} / {own}", found.command);
+    eventually("the program is run", || hook.output()?.contains(&expected).then_some(()));
+    assert!(record(OTHER, pid).is_some() && details(OTHER, pid).is_none(), "a member of the group");
+    assert_eq!(details(Uid(0), pid), Some(found), "root");
 }

@@ -116,6 +116,10 @@ pub enum Command {
         /// Follow decisions, when their outcome is known, and warnings, until interrupted
         #[arg(short = 'f', long, conflicts_with = "id")]
         follow: bool,
+        /// Only decisions about this user, group (@NAME) or cgroup (/PATH): its limit, or processes
+        /// of the user
+        #[arg(short = 'u', long, value_name = "USER", conflicts_with = "id")]
+        user: Option<User>,
         /// Only the decision with this number
         id: Option<u64>,
     },

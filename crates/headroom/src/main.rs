@@ -50,8 +50,10 @@ fn dispatch(arguments: &Arguments) -> anyhow::Result<ExitCode> {
             return metrics::metrics(globals, labels);
         }
         Command::Top(options) => top::top(globals, options)?,
-        Command::Why { number, follow: true, .. } => why::follow(globals, *number)?,
-        Command::Why { number, id, .. } => why::why(globals, *number, *id)?,
+        Command::Why { number, follow, id, user } => {
+            let selection = why::Selection { number: *number, id: *id, user: user.as_ref() };
+            if *follow { why::follow(globals, selection)? } else { why::why(globals, selection)? }
+        }
         Command::Explain { user } => explain::explain(globals, user.as_ref())?,
         Command::Kill(kill) => return kill::kill(globals, kill),
         Command::Oom(OomCommand::Margin(margin)) => oom::margin::margin(globals, margin)?,

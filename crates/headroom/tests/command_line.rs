@@ -211,6 +211,7 @@ fn record() -> Why {
             swap_bytes: 0,
             unmapped_bytes: 0,
             grown_bytes: 0,
+            details: None,
         }),
         runner_up: None,
         considered: 1,
@@ -234,6 +235,8 @@ fn replies_of_the_daemon_are_shown_as_text_and_as_json() {
         (&["run-oom-killer", "root"], "root does not exceed its limit"),
         (&["why"], "killed hog (pid 9) of user root"),
         (&["why", "3"], "1.0 MiB over it"),
+        (&["why", "--user", "root"], "killed hog (pid 9) of user root"),
+        (&["why", "-u", "60002"], "no decision about 60002"),
         (&["status"], "degraded: no BPF here"),
         (&["status"], "usage of 1 user by memory controller"),
     ];

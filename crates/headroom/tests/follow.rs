@@ -60,6 +60,7 @@ fn a_desktop_gets_notices() {
             swap_bytes: 0,
             unmapped_bytes: 0,
             grown_bytes: 0,
+            details: None,
         });
         server.publish(&Reply::Event(Event::Ended { why: Box::new(why) }), |_| true);
         child

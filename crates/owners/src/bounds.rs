@@ -441,6 +441,15 @@ pub const RINGS: Bound = Bound {
     beyond: "calls go by requests",
 };
 
+/// Processes whose command lines the OOM daemon keeps for records.
+pub const VICTIM_DETAILS: Bound = Bound {
+    name: "victim-details",
+    daemon: Daemon::Oomd,
+    resource: "processes near a kill whose command lines are kept",
+    share: Share::Computed { all: "256", owner: "no part", root: "" },
+    beyond: "a record has no command line, cgroup, folder and parent",
+};
+
 /// Every bound, in the order of the tables.
 pub const ALL: &[Bound] = &[
     CONTROL_CONNECTIONS,
@@ -456,6 +465,7 @@ pub const ALL: &[Bound] = &[
     PRE_KILL_HOOKS,
     DIRECTORY_NAMES,
     DIRECTORY_THREADS,
+    VICTIM_DETAILS,
     BLOCKED_ACCESS_TIME,
     BLOCKED_THREADS,
     CALL_SLICES,

@@ -47,6 +47,7 @@ pub fn log_decision(why: &Why) {
         (None, _) => format!("{account} is over its limit, and no process was killed"),
     };
     let victim = why.victim.as_ref();
+    let details = victim.and_then(|victim| victim.details.as_ref());
     let others = why.others.iter().map(|other| other.pid.to_string()).collect::<Vec<_>>().join(" ");
     tracing::warn!(
         target: KILLED,
@@ -70,6 +71,11 @@ pub fn log_decision(why: &Why) {
         considered = why.considered,
         runner_up = why.runner_up.as_ref().map(|next| next.pid),
         decide_micros = why.decide_micros,
+        command = details.map(|details| details.command.as_str()),
+        victim_cgroup = details.map(|details| details.cgroup.as_str()),
+        folder = details.map(|details| details.folder.as_str()),
+        parent_pid = details.map(|details| details.parent_pid),
+        parent = details.map(|details| details.parent.as_str()),
         "{message}"
     );
 }
@@ -77,17 +83,19 @@ pub fn log_decision(why: &Why) {
 /// Logs the outcome of a kill.
 pub fn log_outcome(why: &Why) {
     let pid = why.victim.as_ref().map(|victim| victim.pid);
+    let details = why.victim.as_ref().and_then(|victim| victim.details.as_ref());
+    let command = details.map(|details| details.command.as_str());
     let (decision, uid, outcome) = (why.id, uid(why), outcome(&why.outcome));
     match &why.outcome {
         Outcome::Reclaimed { bytes_back, micros, mreleased } => {
             tracing::info!(
-                target: ENDED, decision, uid, pid, outcome, bytes_back, micros, mreleased,
+                target: ENDED, decision, uid, pid, command, outcome, bytes_back, micros, mreleased,
                 "memory is back"
             );
         }
         Outcome::Stuck { reason } => {
             tracing::warn!(
-                target: ENDED, decision, uid, pid, outcome,
+                target: ENDED, decision, uid, pid, command, outcome,
                 "the victim does not exit, choosing another: {reason}"
             );
         }
@@ -144,6 +152,13 @@ pub fn facts(why: &Why) -> Vec<Fact> {
         facts.push(("HEADROOM_PID", victim.pid.to_string()));
         facts.push(("HEADROOM_NAME", victim.comm.clone()));
         facts.push(("HEADROOM_BYTES", (victim.rss_bytes + victim.swap_bytes).to_string()));
+        if let Some(details) = &victim.details {
+            facts.push(("HEADROOM_COMMAND", details.command.clone()));
+            facts.push(("HEADROOM_VICTIM_CGROUP", details.cgroup.clone()));
+            facts.push(("HEADROOM_FOLDER", details.folder.clone()));
+            facts.push(("HEADROOM_PARENT_PID", details.parent_pid.to_string()));
+            facts.push(("HEADROOM_PARENT", details.parent.clone()));
+        }
     }
     if let Some(killer) = why.killer {
         facts.push(("HEADROOM_KILLER", killer.word().to_owned()));

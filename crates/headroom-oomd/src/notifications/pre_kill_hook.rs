@@ -64,10 +64,11 @@ pub struct PreKillHook {
     enabled: bool,
 }
 
-const TRIGGERS: [Trigger; 6] = [
+const TRIGGERS: [Trigger; 7] = [
     Trigger::Notifier,
     Trigger::Timer,
     Trigger::Request,
+    Trigger::LimitSet,
     Trigger::Memory,
     Trigger::Forecast,
     Trigger::Stall,

@@ -113,5 +113,6 @@ fn candidate(process: &Process) -> Candidate {
         swap_bytes: process.swap_bytes,
         unmapped_bytes: process.unmapped_bytes,
         grown_bytes: process.grown_bytes,
+        details: None,
     }
 }

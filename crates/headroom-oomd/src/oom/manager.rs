@@ -45,6 +45,7 @@ use crate::names::GroupMembers;
 use crate::records::Records;
 use crate::shrink::Shrinker;
 use crate::usage::UsageWorker;
+use crate::victim_details::VictimDetails;
 
 /// Attempts with another victim if the chosen one has exited.
 const TRIES: u32 = 3;
@@ -79,6 +80,7 @@ pub struct OomManagerBuilder {
     records: Records,
     shrinker: Option<Shrinker>,
     usage: Option<UsageWorker>,
+    details: VictimDetails,
     margin: Option<Margin>,
     ordinary: RangeInclusive<Uid>,
     cgroup_root: Option<PathBuf>,
@@ -105,6 +107,11 @@ impl OomManagerBuilder {
     /// Measures actual usage. By default the sum of its processes is used for each account.
     pub fn usage_worker(self, worker: UsageWorker) -> Self {
         Self { usage: Some(worker), ..self }
+    }
+
+    /// Reads the details of victims. By default records are without them.
+    pub fn victim_details(self, details: VictimDetails) -> Self {
+        Self { details, ..self }
     }
 
     /// The margin of soft limits that are not set; the default is a tenth.
@@ -144,6 +151,7 @@ impl OomManagerBuilder {
             usage: UsageMonitor::new(self.usage),
             snapshot,
             kills,
+            details: self.details,
         };
         Ok(OomManager {
             state,
@@ -189,6 +197,7 @@ impl OomManager {
             records: Records::default(),
             shrinker: None,
             usage: None,
+            details: VictimDetails::default(),
             margin: None,
             ordinary: ordinary_users::ORDINARY,
             cgroup_root: None,
@@ -325,7 +334,7 @@ impl OomManager {
     pub(super) fn apply_limit(&mut self, change: Change) -> Result<(), NotifierError> {
         let account = change.account;
         let limit = change.limit();
-        let SharedState { accounts, usage, snapshot, kills } = &mut self.state;
+        let SharedState { accounts, usage, snapshot, kills, .. } = &mut self.state;
         if limit.is_none() {
             self.backstop.follow(account, None);
             self.user_limits.forget(account);
@@ -344,7 +353,7 @@ impl OomManager {
         self.user_limits.forget_no_victim(account);
         match self.state.accounts.read(account) {
             Some(Phase::Broken) => {
-                self.enforce_limit(account, Alert::by(Trigger::Request));
+                self.enforce_limit(account, Alert::by(Trigger::LimitSet));
             }
             _ => self.rearm(account),
         }
@@ -406,7 +415,7 @@ impl OomManager {
                 }
             }
         }
-        let SharedState { accounts, usage, snapshot, kills } = &mut self.state;
+        let SharedState { accounts, usage, snapshot, kills, .. } = &mut self.state;
         let due = usage.due_measurements(accounts, kills);
         if due.is_empty() {
             return;
@@ -551,6 +560,10 @@ impl OomManager {
     /// killed meanwhile.
     fn execute(&mut self, plan: KillPlan) -> Option<u64> {
         let payer = plan.payer.account;
+        if !matches!(plan.purpose, Purpose::Limit(_)) {
+            // No victim is armed for it: the thread reads while this one sends the signal.
+            self.state.details.request(&plan.choice.victim);
+        }
         let victims = std::iter::once(&plan.choice.victim).chain(&plan.choice.others);
         let bytes = victims.map(Process::freed_bytes).fold(0, u64::saturating_add);
         let record = self.executor.execute(plan, &mut self.state, &mut self.records)?;
@@ -608,6 +621,9 @@ impl OomManager {
                     let outcome = self.executor.finish(&kill, settled);
                     self.state.snapshot.held_memory.exclude(kill.victim.pid);
                     if let Some(record) = kill.record {
+                        self.records.describe(record, |victim| {
+                            self.state.details.late(kill.victim, &victim.comm)
+                        });
                         self.records.finish(record, outcome);
                     }
                     if kill.cgroup().is_some() {

@@ -5,6 +5,7 @@ use memory_ledger::{AccountId, ChargedAccount, Count, KillsInFlight};
 use super::accounts::Accounts;
 use super::process_snapshot::ProcessSnapshot;
 use super::usage_monitor::UsageMonitor;
+use crate::victim_details::VictimDetails;
 
 /// Accounts, their actual usage, processes and kills in flight.
 pub(super) struct SharedState {
@@ -12,6 +13,7 @@ pub(super) struct SharedState {
     pub(super) usage: UsageMonitor,
     pub(super) snapshot: ProcessSnapshot,
     pub(super) kills: KillsInFlight,
+    pub(super) details: VictimDetails,
 }
 
 impl SharedState {

@@ -209,6 +209,7 @@ impl UserLimits {
                 }
             };
             let id = choice.victim.id;
+            state.details.request(&choice.victim);
             if let Ok(at) = self.position(account)
                 && self.armed[at].is(id)
                 && !self.armed[at].pinned.victim.has_exited()

@@ -16,9 +16,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use headroom_linux::clock;
-use memory_ledger::Uid;
+use memory_ledger::{ProcessId, Uid};
 use memory_watch::cgroups::Cgroups;
-use memory_watch::process::{FileId, FileRange, HeldFile, Proc, SmapsRollup};
+use memory_watch::process::{Details, FileId, FileRange, HeldFile, Proc, SmapsRollup};
 use owners::{Owner, Quota, bounds};
 use rustix::time::ClockId;
 
@@ -47,6 +47,8 @@ pub(crate) enum Question {
     OpenFiles(u32, usize),
     /// The program that a process runs.
     Program(u32),
+    /// What tells a process from others with its name.
+    Details(ProcessId),
     /// The charge of a user's slice.
     Slice(Arc<Cgroups>, SliceQuery),
 }
@@ -66,6 +68,7 @@ impl Question {
             | Self::Mapped(pid, _)
             | Self::OpenFiles(pid, _)
             | Self::Program(pid) => Subject::Process(*pid),
+            Self::Details(id) => Subject::Process(id.pid),
             Self::Slice(_, query) => Subject::Slice(query.uid),
         }
     }
@@ -90,6 +93,7 @@ impl Question {
                 Some(Answer::OpenFiles { files, checked })
             }
             Self::Program(pid) => Some(Answer::Program(program_of(proc, pid))),
+            Self::Details(id) => proc.details(id).ok()?.map(Answer::Details),
             Self::Slice(cgroups, query) => {
                 Some(Answer::Slice(slice_charge(&cgroups, proc, &query)))
             }
@@ -120,6 +124,7 @@ pub(crate) enum Answer {
     },
     /// See [`program_of`].
     Program(Option<String>),
+    Details(Details),
     /// See [`slice_charge`].
     Slice(Option<SliceCharge>),
 }
@@ -200,6 +205,14 @@ impl BoundedReader {
     /// Reads an object of this owner. `None`: it cannot be read, or the read has timed out.
     pub(crate) fn read(&mut self, owner: Owner, question: Question) -> Option<Answer> {
         self.read_all(&[(owner, question)]).pop().flatten()
+    }
+
+    /// What tells a process of this owner from others with its name.
+    pub(crate) fn details(&mut self, owner: Owner, id: ProcessId) -> Option<Details> {
+        match self.read(owner, Question::Details(id)) {
+            Some(Answer::Details(details)) => Some(details),
+            _ => None,
+        }
     }
 
     /// Reads objects; the answers are those of [`read`](Self::read), in the same order. The reader

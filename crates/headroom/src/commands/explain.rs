@@ -56,6 +56,7 @@ mod tests {
             swap_bytes: 0,
             unmapped_bytes: 0,
             grown_bytes: 0,
+            details: None,
         };
         let mut found = Explanation {
             state: "900 MiB in use of 1024 MiB allowed".into(),

@@ -4,18 +4,31 @@ use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
 use anyhow::{Context, anyhow};
-use control::oomd::{Event, Outcome};
+use control::oomd::{AccountRef, Event, Outcome, Why};
 use control::subscription::Subscription;
 
 use crate::arguments::Globals;
 use crate::helpers::output::{self, Format};
 use crate::helpers::size::Size;
+use crate::helpers::user::User;
 use crate::helpers::visibility::Visibility;
 use crate::helpers::{client, decision, user};
 
+/// The decisions to show.
+#[derive(Clone, Copy, Debug)]
+pub struct Selection<'a> {
+    /// Maximum number of decisions.
+    pub number: u32,
+    /// Only the one with this number.
+    pub id: Option<u64>,
+    /// Only those about this user, group or cgroup.
+    pub user: Option<&'a User>,
+}
+
 /// Runs the command.
-pub fn why(globals: &Globals, number: u32, id: Option<u64>) -> anyhow::Result<()> {
-    let mut records = client::records(&globals.oomd_socket, id.map_or(number, |_| u32::MAX))?;
+pub fn why(globals: &Globals, selection: Selection) -> anyhow::Result<()> {
+    let Selection { id, user, .. } = selection;
+    let mut records = selected(globals, selection)?;
     if let Some(id) = id {
         let range = match (records.last(), records.first()) {
             (Some(oldest), Some(newest)) => format!("{} to {} are known", oldest.id, newest.id),
@@ -28,17 +41,56 @@ pub fn why(globals: &Globals, number: u32, id: Option<u64>) -> anyhow::Result<()
     }
     let document = serde_json::json!({ "decisions": records });
     output::print_as(globals.format(), &document, || match &records[..] {
-        [] => format!("{}\n", Visibility::ours().no_decision()),
+        [] => match user {
+            Some(user) => format!("no decision about {user} is recorded that you may see\n"),
+            None => format!("{}\n", Visibility::ours().no_decision()),
+        },
         records => decision::explain_all(records),
     })
 }
 
+/// The latest decisions that are about the selected user; all that are kept for an id.
+fn selected(globals: &Globals, selection: Selection) -> anyhow::Result<Vec<Why>> {
+    let Selection { number, id, user } = selection;
+    let all = id.is_some() || user.is_some();
+    let mut records = client::records(&globals.oomd_socket, if all { u32::MAX } else { number })?;
+    if let Some(user) = user {
+        records.retain(|why| is_about(why, user));
+        records.truncate(number as usize);
+    }
+    Ok(records)
+}
+
+fn is_event_about(event: &Event, user: &User) -> bool {
+    match event {
+        Event::Decided { why } | Event::Ended { why } => is_about(why, user),
+        Event::SoftLimitCrossed { account, group, cgroup, .. } => match user {
+            User::Uid(uid) => *account == AccountRef::user(*uid),
+            User::Group(name) => group.as_ref() == Some(name),
+            User::Cgroup(path) => cgroup.as_ref() == Some(path),
+        },
+    }
+}
+
+/// Whether a decision is for the limit of this user, group or cgroup, or its victim the user's.
+fn is_about(why: &Why, user: &User) -> bool {
+    match user {
+        User::Uid(uid) => {
+            let victim_uid = why.victim.as_ref().and_then(|victim| victim.uid);
+            why.account == AccountRef::user(*uid) || victim_uid == Some(*uid)
+        }
+        User::Group(name) => why.group.as_ref() == Some(name),
+        User::Cgroup(path) => why.cgroup.as_ref() == Some(path),
+    }
+}
+
 /// Explains the latest decisions, oldest first, and then new ones as they happen.
-pub fn follow(globals: &Globals, number: u32) -> anyhow::Result<()> {
+pub fn follow(globals: &Globals, selection: Selection) -> anyhow::Result<()> {
+    let is_selected = |event: &Event| selection.user.is_none_or(|user| is_event_about(event, user));
     // Subscribes before the records are read, so that no decision is missed in between.
     let events = Subscription::start(&globals.oomd_socket)
         .map_err(|error| client::connect_error("headroom-oomd", error))?;
-    let records = client::records(&globals.oomd_socket, number)?;
+    let records = selected(globals, selection)?;
     let mut printed = BTreeSet::new();
     for why in records.iter().rev().filter(|why| why.outcome != Outcome::Dying) {
         if print_event(globals, &Event::Ended { why: Box::new(why.clone()) })?.is_break() {
@@ -54,7 +106,7 @@ pub fn follow(globals: &Globals, number: u32) -> anyhow::Result<()> {
             Event::Ended { why } => !printed.contains(&why.id),
             Event::SoftLimitCrossed { .. } => true,
         };
-        if wanted && print_event(globals, &event)?.is_break() {
+        if wanted && is_selected(&event) && print_event(globals, &event)?.is_break() {
             break;
         }
     }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use control::oomd::{Candidate, KilledBy, Outcome, Trigger, Why};
+use control::oomd::{Candidate, KilledBy, Outcome, ProcessDetails, Trigger, Why};
 
 use super::output::{count, printable};
 use super::size::Size;
@@ -49,6 +49,9 @@ pub fn explain(why: &Why) -> String {
     line("trigger", trigger(why));
     if let Some(victim) = &why.victim {
         line("victim", format!("{}; {}", memory(victim), choice(why)));
+        if let Some(details) = &victim.details {
+            details_of(details).into_iter().for_each(|(title, text)| line(title, text));
+        }
     }
     if !why.others.is_empty() {
         line("and", others(&why.others));
@@ -63,6 +66,19 @@ pub fn explain(why: &Why) -> String {
         line("kept", printable(&why.kept).to_string());
     }
     text
+}
+
+/// Title and text of each detail that is known.
+fn details_of(details: &ProcessDetails) -> Vec<(&'static str, String)> {
+    let ProcessDetails { command, cgroup, folder, parent_pid, parent } = details;
+    let parent = match (parent.as_str(), parent_pid) {
+        ("", 0) => String::new(),
+        ("", pid) => format!("pid {pid}"),
+        (name, pid) => format!("{name} (pid {pid})"),
+    };
+    let all = [("command", command), ("cgroup", cgroup), ("folder", folder), ("parent", &parent)];
+    let known = all.into_iter().filter(|(_, text)| !text.is_empty());
+    known.map(|(title, text)| (title, printable(text))).collect()
 }
 
 fn over(why: &Why) -> String {
@@ -83,6 +99,9 @@ fn trigger(why: &Why) -> String {
         Trigger::Notifier => "an event of the notifier: usage above the limit",
         Trigger::Timer => "the timer: usage above the limit",
         Trigger::Request => "a client requested it",
+        Trigger::LimitSet => {
+            &format!("the limit was set to {}, below the usage", Size(why.hard_bytes))
+        }
         Trigger::Memory => "the machine's memory fell below its level",
         Trigger::Forecast => "the machine's memory was running out too fast to wait",
         Trigger::Stall => "the machine did little but wait for memory",
@@ -171,6 +190,7 @@ mod tests {
             swap_bytes: 0,
             unmapped_bytes: 0,
             grown_bytes: 0,
+            details: None,
         };
         Why {
             id: 7,
@@ -210,6 +230,29 @@ mod tests {
         ] {
             assert!(text.contains(part), "'{part}' is missing in\n{text}");
         }
+    }
+
+    #[test]
+    fn an_explanation_has_the_details_that_are_known_and_the_cause() {
+        let mut why = record();
+        why.trigger = Trigger::LimitSet;
+        why.victim.as_mut().unwrap().details = Some(Box::new(ProcessDetails {
+            command: "python3 train.py --x \x1b[2J".into(),
+            cgroup: "/user.slice/run-7.scope".into(),
+            folder: String::new(),
+            parent_pid: 40,
+            parent: "make".into(),
+        }));
+        let text = explain(&why);
+        for part in [
+            "command   python3 train.py --x \\u{1b}[2J\n",
+            "cgroup    /user.slice/run-7.scope\n",
+            "parent    make (pid 40)\n",
+            "the limit was set to 256.0 MiB, below the usage; the daemon sent the signal",
+        ] {
+            assert!(text.contains(part), "'{part}' is missing in\n{text}");
+        }
+        assert!(!text.contains("folder"), "{text}");
     }
 
     #[test]

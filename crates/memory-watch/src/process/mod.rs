@@ -3,6 +3,7 @@
 
 mod cgroup;
 mod cmdline;
+mod details;
 mod held_files;
 mod maps;
 mod oom_score_adj;
@@ -19,6 +20,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 pub use self::cgroup::CgroupPaths;
+pub use self::details::Details;
 pub use self::held_files::{FileId, HeldFile, Storage, TmpfsDevices};
 pub use self::maps::FileRange;
 pub use self::smaps_rollup::SmapsRollup;

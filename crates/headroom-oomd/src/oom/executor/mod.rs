@@ -35,6 +35,7 @@ use super::shared_state::SharedState;
 use crate::clock::NS_PER_MS;
 use crate::notifications::pre_kill_hook::PreKillInfo;
 use crate::records::Records;
+use crate::victim_details::VictimDetails;
 
 /// Carries out kills, and tracks the victims until their memory is back.
 pub(super) struct Executor {
@@ -136,15 +137,30 @@ impl Executor {
         for process in std::iter::once(&plan.choice.victim).chain(&plan.choice.others) {
             state.snapshot.on_killed(process, now_ns);
         }
-        let record = self.record(plan, &sent, records);
+        let record = self.record(plan, &sent, &mut state.details, records);
         state.kills.set_record(token, record);
         Some(record)
     }
 
-    fn record(&mut self, plan: KillPlan, sent: &Sent, records: &mut Records) -> u64 {
+    fn record(
+        &mut self,
+        plan: KillPlan,
+        sent: &Sent,
+        details: &mut VictimDetails,
+        records: &mut Records,
+    ) -> u64 {
         let account = plan.purpose.cgroup().map_or(plan.payer.account, CgroupScope::account);
         let remark = self.rate.count(plan.trigger, account);
-        records.add(kill_record(plan, sent.at_ns, &remark))
+        let victim = plan.choice.victim;
+        let known = details.of(&victim);
+        if known.is_none() {
+            details.request(&victim);
+        }
+        let mut why = kill_record(plan, sent.at_ns, &remark);
+        if let Some(victim) = &mut why.victim {
+            victim.details = known.map(Box::new);
+        }
+        records.add(why)
     }
 
     /// Kills the further victims of a group kill. Those that cannot be signalled are removed from

@@ -265,6 +265,7 @@ pub mod tests {
                 swap_bytes: 0,
                 unmapped_bytes: 0,
                 grown_bytes: 0,
+                details: None,
             }),
             others: Vec::new(),
             runner_up: None,
