@@ -10,6 +10,7 @@ pub mod capability;
 pub mod cgroups;
 pub mod choice;
 pub mod error;
+mod kcmp;
 pub mod notifier;
 pub mod poller;
 pub mod process;

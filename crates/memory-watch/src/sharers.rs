@@ -14,10 +14,9 @@ use std::time::{Duration, Instant};
 use memory_ledger::ProcessId;
 use owners::{Owner, Quota, Uid, bounds};
 
+use crate::kcmp::{Part, compare};
 use crate::watch::ProcessSample;
 
-/// `KCMP_VM` of the kernel: compares two processes' address spaces.
-const KCMP_VM: i32 = 1;
 /// Time of one comparison after which the thread is abandoned.
 const PATIENCE: Duration = Duration::from_millis(50);
 
@@ -203,7 +202,7 @@ fn compare_all(queue: &Receiver<Pass>, found: &Mutex<Found>) {
         for (key, processes) in pass {
             let first = first_of_each(&processes, |a, b| {
                 lock(found).comparing = Some((key.0, [a, b], Instant::now()));
-                let order = compare(a.pid, b.pid);
+                let order = compare(Part::Memory, a.pid, b.pid);
                 lock(found).comparing = None;
                 order
             });
@@ -242,17 +241,6 @@ fn first_of_each(
         }
     });
     first.collect()
-}
-
-/// The kernel's order of the address spaces of two processes; `None`: it does not report it.
-fn compare(a: u32, b: u32) -> Option<Ordering> {
-    // SAFETY: kcmp takes numbers, and no memory of ours.
-    match unsafe { libc::syscall(libc::SYS_kcmp, a, b, KCMP_VM, 0, 0) } {
-        0 => Some(Ordering::Equal),
-        1 => Some(Ordering::Less),
-        2 => Some(Ordering::Greater),
-        _ => None,
-    }
 }
 
 #[cfg(test)]

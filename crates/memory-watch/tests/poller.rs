@@ -3,6 +3,7 @@
 mod support;
 
 use memory_ledger::Uid;
+use memory_watch::process::Proc;
 use memory_watch::{Event, ProcPoller, SlotLimit, Watch};
 use support::{Hog, MIB, eventually};
 
@@ -72,6 +73,7 @@ fn a_process_whose_main_thread_has_exited_is_counted_and_can_be_chosen() {
     let uid = Uid(61_203);
     let mut hog = Hog::start(uid);
     hog.execute("touch 700");
+    hog.execute("memfd 64");
     hog.execute("leaderexit");
     let mut poller = ProcPoller::new().unwrap();
     let limit = SlotLimit { soft_pages: 1000 * MIB, hard_pages: 2000 * MIB };
@@ -82,4 +84,7 @@ fn a_process_whose_main_thread_has_exited_is_counted_and_can_be_chosen() {
     poller.processes(&mut samples).unwrap();
     let sample = samples.iter().find(|sample| sample.tgid == hog.pid()).expect("the hog");
     assert!(!sample.exiting && sample.charged_pages() == pages);
+    let (held, _) = Proc::default().open_files(hog.pid(), 1000).unwrap();
+    let held = held.iter().filter(|file| file.owner == uid && file.bytes == 64 << 10);
+    assert_eq!(held.count(), 1, "its memfd");
 }

@@ -25,7 +25,7 @@ pub(crate) struct SliceQuery {
 
 /// The charge of a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct SliceCharge {
+pub(crate) struct SliceCharge {
     pub(super) bytes: u64,
     /// Maximum of the part of `bytes` that is lazily freed (`MADV_FREE`).
     pub(super) lazily_freed_bytes: u64,

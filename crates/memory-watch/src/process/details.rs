@@ -1,5 +1,7 @@
 //! What tells a process from others with its name.
 
+use headroom_linux::pidfd;
+
 use super::Proc;
 use machine_memory::ReadError;
 use memory_ledger::{Comm, ProcessId};

@@ -3,13 +3,16 @@
 //! This module never waits for a file server: a user can open files of a FUSE filesystem that never
 //! replies. It waits for a process in `execve`.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use headroom_linux::mountinfo;
 use memory_ledger::Uid;
 use rustix::fs::{AtFlags, CWD, FileType, MemfdFlags, StatxFlags};
 
 use super::Proc;
+use crate::kcmp::{Part, compare};
 use machine_memory::ReadError;
 
 /// Identifies a file independently of its names.
@@ -93,28 +96,57 @@ impl TmpfsDevices {
 }
 
 impl Proc {
-    /// The files that a process holds open and that may be in memory, once per open descriptor.
-    /// Checks at most `most` descriptors; also returns how many were checked.
+    /// The files that a process holds open and that may be in memory, once per open descriptor of
+    /// each table: a thread can have a table of its own (`CLONE_FILES`), and the main thread may
+    /// have exited. Checks at most `most` threads and descriptors; also returns how many were
+    /// checked.
     pub fn open_files(&self, pid: u32, most: usize) -> Result<(Vec<HeldFile>, usize), ReadError> {
-        let folder = self.root.join(pid.to_string()).join("fd");
-        let entries = std::fs::read_dir(&folder).map_err(|e| ReadError::io(&folder, e))?;
-        let (mut files, mut looked_at) = (Vec::new(), 0);
-        for entry in entries.flatten().take(most) {
-            looked_at += 1;
-            let wanted = StatxFlags::TYPE | StatxFlags::UID | StatxFlags::INO | StatxFlags::BLOCKS;
-            // Attributes that the file server has reported before are sufficient.
-            let flags = AtFlags::STATX_DONT_SYNC;
-            // The descriptor was closed since it was listed.
-            let Ok(stat) = rustix::fs::statx(CWD, entry.path(), flags, wanted) else { continue };
-            let device = rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor);
-            let id = FileId { device, inode: stat.stx_ino };
-            let is_file = FileType::from_raw_mode(stat.stx_mode.into()) == FileType::RegularFile;
-            if is_file && stat.stx_blocks > 0 && !id.is_on_disk() {
-                files.push(HeldFile { id, owner: Uid(stat.stx_uid), bytes: stat.stx_blocks * 512 });
+        let folder = self.root.join(pid.to_string()).join("task");
+        let threads = std::fs::read_dir(&folder).map_err(|e| ReadError::io(&folder, e))?;
+        let tids = threads.flatten().filter_map(|thread| thread.file_name().to_str()?.parse().ok());
+        // One thread of each table, sorted in the kernel's order.
+        let mut tables: Vec<u32> = Vec::new();
+        let (mut files, mut checked) = (Vec::new(), 0);
+        for tid in tids {
+            if checked >= most {
+                break;
+            }
+            checked += 1;
+            let mut comparable = true;
+            let found = tables.binary_search_by(|other| {
+                let order = compare(Part::Files, *other, tid);
+                comparable &= order.is_some();
+                order.unwrap_or(Ordering::Less)
+            });
+            if let Err(place) = found
+                && comparable
+            {
+                tables.insert(place, tid);
+                let descriptors = std::fs::read_dir(folder.join(tid.to_string()).join("fd"));
+                // A thread that has exited has none.
+                for entry in descriptors.into_iter().flatten().flatten().take(most - checked) {
+                    checked += 1;
+                    files.extend(file_behind(&entry.path()));
+                }
             }
         }
-        Ok((files, looked_at))
+        Ok((files, checked))
     }
+}
+
+/// The file behind a descriptor, if it may be in memory.
+fn file_behind(link: &Path) -> Option<HeldFile> {
+    let wanted = StatxFlags::TYPE | StatxFlags::UID | StatxFlags::INO | StatxFlags::BLOCKS;
+    // Attributes that the file server has reported before are sufficient.
+    let flags = AtFlags::STATX_DONT_SYNC;
+    // Fails if the descriptor was closed since it was listed.
+    let stat = rustix::fs::statx(CWD, link, flags, wanted).ok()?;
+    let device = rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor);
+    let id = FileId { device, inode: stat.stx_ino };
+    let is_file = FileType::from_raw_mode(stat.stx_mode.into()) == FileType::RegularFile;
+    let bytes = stat.stx_blocks * 512;
+    let may_be_in_memory = is_file && bytes > 0 && !id.is_on_disk();
+    may_be_in_memory.then_some(HeldFile { id, owner: Uid(stat.stx_uid), bytes })
 }
 
 #[cfg(test)]
@@ -135,5 +167,25 @@ mod tests {
         assert_eq!((found.bytes, found.owner), (8192, Uid(stat.st_uid)));
         assert_eq!(TmpfsDevices::new().storage(id, &proc, own), Storage::Memory);
         assert_eq!(proc.open_files(own, 0).unwrap(), (Vec::new(), 0));
+    }
+
+    #[test]
+    fn a_file_that_only_a_thread_with_a_table_of_its_own_holds_is_found() {
+        let (send, receive) = std::sync::mpsc::channel();
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            // SAFETY: takes a number; other threads do not use this one's descriptors.
+            assert_eq!(unsafe { libc::unshare(libc::CLONE_FILES) }, 0);
+            let memfd = rustix::fs::memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
+            assert_eq!(rustix::io::write(&memfd, &[1; 8192]), Ok(8192));
+            let stat = rustix::fs::fstat(&memfd).unwrap();
+            send.send(FileId { device: stat.st_dev, inode: stat.st_ino }).unwrap();
+            let _ = ended.recv();
+        });
+        let id = receive.recv().unwrap();
+        let (held, _) = Proc::default().open_files(std::process::id(), 100_000).unwrap();
+        assert_eq!(held.iter().filter(|file| file.id == id).count(), 1);
+        drop(end);
+        thread.join().unwrap();
     }
 }
