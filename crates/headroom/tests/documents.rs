@@ -176,3 +176,47 @@ fn every_function_of_the_hot_paths_is_in_its_file() {
     }
     assert!(rows > 20 && missing.is_empty(), "{rows} rows; {missing:#?}");
 }
+
+/// All Rust sources of the crates and tests, joined.
+fn sources() -> String {
+    let mut folders = vec![root().join("crates"), root().join("tests")];
+    let mut text = String::new();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() && !path.ends_with("target") {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                text += &fs::read_to_string(&path).unwrap();
+            }
+        }
+    }
+    text
+}
+
+#[test]
+fn the_tests_of_the_promises_exist() {
+    let sources = sources();
+    let test = Regex::new("`([a-z0-9_]{20,})`").unwrap();
+    let attack = Regex::new("attacks? ((?:`[a-z-]+`(?:, )?)+)").unwrap();
+    let mut missing = Vec::new();
+    let mut found = 0;
+    for file in ["SECURITY.md", "docs/design/trust.md"] {
+        let text = fs::read_to_string(root().join(file)).unwrap();
+        for name in test.captures_iter(&text) {
+            found += 1;
+            if !sources.contains(&format!("fn {}(", &name[1])) {
+                missing.push(name[1].to_owned());
+            }
+        }
+        for names in attack.captures_iter(&text) {
+            for name in names[1].split('`').filter(|name| !name.trim_matches([',', ' ']).is_empty()) {
+                found += 1;
+                if !sources.contains(&format!("name: \"{name}\",")) {
+                    missing.push(name.to_owned());
+                }
+            }
+        }
+    }
+    assert!(found > 20 && missing.is_empty(), "{found} names; {missing:#?}");
+}
