@@ -5,6 +5,7 @@ use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 
+use owners::Uid;
 use serde::{Deserialize, Serialize};
 
 /// `_IO(0xb7, 2)`: the parent of a pid namespace.
@@ -51,6 +52,13 @@ pub(crate) fn process_of(tid: u32, own: u64) -> io::Result<Client> {
     let seen_by_own = || PidView { own: (own, pid as i32), inner: Box::default() };
     let view = seen.unwrap_or_else(seen_by_own);
     Ok(Client { pid, view, sigtrap: disposition(&status, libc::SIGTRAP) })
+}
+
+/// The effective uid of a process's main thread.
+pub(crate) fn euid_of(pid: u32) -> Option<Uid> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    uids.split_ascii_whitespace().nth(1)?.parse().ok().map(Uid)
 }
 
 /// Whether a thread belongs to the process `pid`.

@@ -44,12 +44,21 @@ impl Hook {
     }
 }
 
-/// Makes one process of the user exceed its limit.
+/// Makes one process of the user exceed its limit, and waits until the kill is recorded: the kernel
+/// kills before the daemon knows.
 fn break_a_limit(daemon: &Daemon, uid: Uid) -> Hog {
     daemon.set_limit(uid, 64 * MIB);
     let mut hog = Hog::start(uid);
     hog.grow(96 * 1024);
     hog.died();
+    let recorded = || {
+        let Reply::Why { records } = daemon.request(&Request::Why { last: 1000 }) else {
+            panic!("no records");
+        };
+        let mut victims = records.iter().filter_map(|record| record.victim.as_ref());
+        victims.any(|victim| victim.pid == hog.pid()).then_some(())
+    };
+    eventually("the record of the kill", recorded);
     hog
 }
 

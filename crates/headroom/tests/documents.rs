@@ -210,7 +210,8 @@ fn the_tests_of_the_promises_exist() {
             }
         }
         for names in attack.captures_iter(&text) {
-            for name in names[1].split('`').filter(|name| !name.trim_matches([',', ' ']).is_empty()) {
+            for name in names[1].split('`').filter(|name| !name.trim_matches([',', ' ']).is_empty())
+            {
                 found += 1;
                 if !sources.contains(&format!("name: \"{name}\",")) {
                     missing.push(name.to_owned());

@@ -25,6 +25,9 @@ pub fn namespaces(proc: &Path, pid: u32) -> io::Result<Vec<NamespaceLevel>> {
     NamespaceReader::new(proc)?.namespaces(pid)
 }
 
+/// Threads of a process that are asked for its namespace: the first one is its main thread.
+const THREADS_TRIED: usize = 16;
+
 /// Reads the user namespaces of processes.
 pub struct NamespaceReader {
     proc: PathBuf,
@@ -60,8 +63,20 @@ impl NamespaceReader {
         match pidfd::user_namespace(pidfd) {
             Ok(namespace) => self.levels(File::from(namespace)),
             Err(e) if is_unsupported(&e) => self.levels(self.open(pid)?),
+            Err(e) if e.raw_os_error() == Some(libc::ESRCH) => match self.of_a_thread(pid) {
+                Some(namespace) => self.levels(File::from(namespace)),
+                None => Err(e),
+            },
             Err(e) => Err(e),
         }
+    }
+
+    /// The namespace of a process whose main thread has ended: all threads are in the same one.
+    fn of_a_thread(&self, pid: u32) -> Option<OwnedFd> {
+        let tasks = std::fs::read_dir(self.proc.join(pid.to_string()).join("task")).ok()?;
+        let tids = tasks.flatten().filter_map(|task| task.file_name().to_str()?.parse().ok());
+        tids.take(THREADS_TRIED)
+            .find_map(|tid| pidfd::user_namespace(pidfd::open_thread(tid).ok()?).ok())
     }
 
     fn open(&self, pid: u32) -> io::Result<File> {

@@ -221,16 +221,20 @@ impl Server {
         self.serve_wakes();
     }
 
-    /// Refreshes the effective uid that receivers see, from the request of a thread of the opener's
-    /// process: its filesystem uid is its effective one unless setfsuid(2) was used. No other
-    /// process is asked: the opener may have executed a setuid program, which did not make the
-    /// call.
+    /// Refreshes the effective uid that receivers see, at the request of a thread of the opener's
+    /// process: it is that of the main thread. The filesystem uid of a request is the effective one
+    /// unless setfsuid(2) was used. No request of another process has an effect: the opener may
+    /// have executed a setuid program, which did not make the call.
     pub(super) fn refresh_opener_euid(&mut self, key: OpenKey, tid: u32, fsuid: Uid) {
         let Some(open) = self.host.opens.get(key) else { return };
         let (pid, process) = (open.pid, open.process);
-        if open.sender_euid == fsuid || !pid_view::is_thread_of(pid, tid) {
+        if open.sender_euid == fsuid {
             return;
         }
+        let euid = if tid == pid { Some(fsuid) } else { pid_view::euid_of(pid) };
+        // After the read: a thread that waits in its request ends when its process executes a
+        // program, so the main thread has executed none before.
+        let Some(euid) = euid.filter(|_| pid_view::is_thread_of(pid, tid)) else { return };
         // Another process may have this pid by now.
         if let Some(exit) = self.openers.stale(pid) {
             self.opener_gone(exit);
@@ -238,8 +242,8 @@ impl Server {
         if let Some(open) = self.host.opens.get_mut(key)
             && open.opener == OpenerState::Alive
         {
-            open.sender_euid = fsuid;
-            self.driver.set_opener_euid(process, fsuid);
+            open.sender_euid = euid;
+            self.driver.set_opener_euid(process, euid);
         }
     }
 
