@@ -114,7 +114,7 @@ impl Oomd {
             account: AccountRef::user(uid),
             hard_bytes,
             soft_bytes: None,
-            grace_s: None,
+            grace_s: Some(0),
         })?;
         anyhow::ensure!(reply == Reply::Done, "no limit for uid {uid}: {reply:?}");
         Ok(())

@@ -118,10 +118,12 @@ impl Daemon {
         Client::connect(&self.socket(), PATIENCE)?.call(request)
     }
 
-    /// Sets the limit of a user.
+    /// Sets the limit of a user, at once also if the usage is above it.
     pub fn set_limit(&self, uid: Uid, bytes: u64) -> anyhow::Result<()> {
-        let request =
-            json!({"request": "set-limit", "account": {"uid": uid.0}, "hard_bytes": bytes});
+        let account = json!({"uid": uid.0});
+        let request = json!({
+            "request": "set-limit", "account": account, "hard_bytes": bytes, "grace_s": 0,
+        });
         match self.request(&request)? {
             reply if reply["reply"] == "done" => Ok(()),
             reply => bail!("the limit was not set: {reply}"),
