@@ -106,7 +106,8 @@ impl Server {
         Client { pid, view: pid_view, sigtrap }: Client,
     ) -> Result<OpenOut, i32> {
         let euid = Uid(header.uid);
-        let owner = owner_of(pid, euid).map_err(|error| open_errno(&error))?;
+        // The calling thread's namespace: the main thread may have ended, and has none then.
+        let owner = owner_of(header.pid, euid).map_err(|error| open_errno(&error))?;
         self.host.check_open(owner).map_err(|why| {
             let bound = match why {
                 Exhausted::Owner => "too many opens of devices",
@@ -140,7 +141,7 @@ impl Server {
             sender_euid: euid,
             owner,
             pid_view,
-            user_view: UserView::of(pid, self.own_users),
+            user_view: UserView::of(header.pid, self.own_users),
             nonblock: open.flags & libc::O_NONBLOCK as u32 != 0,
             flag_history: FlagHistory::AsOpened,
             address_space: None,
@@ -593,8 +594,8 @@ impl Server {
 }
 
 /// The owner of a process that is in a call to our filesystem.
-fn owner_of(pid: u32, euid: Uid) -> io::Result<Owner> {
-    let levels = match owners::reader::namespaces(Path::new("/proc"), pid) {
+fn owner_of(tid: u32, euid: Uid) -> io::Result<Owner> {
+    let levels = match owners::reader::namespaces(Path::new("/proc"), tid) {
         // A server without privileges serves only processes in its own namespace, or in namespaces
         // below that of its own user.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Vec::new(),
