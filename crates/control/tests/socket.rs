@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use control::{Answer, Client, ControlError, Listeners, Peer, Request, Server, Uid, oomd};
 use headroom_linux::pass_rights::{self, PassRights};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use test_support::lingering::{LingeringSockets, MOST_FILES};
 use test_support::{privileged, spawn_as};
 
@@ -30,10 +31,19 @@ impl Drop for Running {
     }
 }
 
-/// A server for which `turn` is called whenever it is readable.
-fn run(mode: u32, turn: impl FnMut(&mut Server) + Send + 'static) -> Running {
+/// A folder for a server's socket. The servers and the clients of all tests are in this process, so
+/// they need more descriptors than the usual 1,024.
+fn folder() -> tempfile::TempDir {
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
     let dir = tempfile::tempdir().unwrap();
     std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    dir
+}
+
+/// A server for which `turn` is called whenever it is readable.
+fn run(mode: u32, turn: impl FnMut(&mut Server) + Send + 'static) -> Running {
+    let dir = folder();
     let path = dir.path().join("run/test.sock");
     let server = Server::bind(&path, mode).unwrap();
     run_server(dir, server, turn)
@@ -81,8 +91,7 @@ fn answer(server: &mut Server) {
 
 /// As [`start_for`], as on a kernel that accepts (before Linux 6.16) or refuses files.
 fn start_with(rights: PassRights) -> Running {
-    let dir = tempfile::tempdir().unwrap();
-    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let dir = folder();
     let server = Server::bind(&dir.path().join("test.sock"), 0o666).unwrap();
     if rights == PassRights::Accepted {
         let Listeners { all, root } = server.listeners();
@@ -250,7 +259,7 @@ fn an_owner_gets_its_share_of_connections_and_the_rest_is_for_others() {
     let path = running.path.clone();
     let again = spawn_as(USER, move || {
         // The server may not have noticed yet that the others are closed.
-        let end = Instant::now() + Duration::from_secs(10);
+        let end = Instant::now() + Duration::from_secs(30);
         loop {
             let mut client = Client::connect(&path).unwrap();
             match client.call::<Result<String, String>>(&1) {

@@ -35,7 +35,7 @@ use rustix::net::{
 use support::reclaimer::Reclaimer;
 use test_support::allocations::{CountingAllocator, allocations};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 const UID: Uid = Uid(62301);
 const ACCOUNT: AccountId = AccountId::User(UID);
 /// Hard limit in all tests, pages.

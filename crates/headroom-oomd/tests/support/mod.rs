@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 pub use test_support::privileged;
 
 /// Timeout of each wait.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 /// One MiB.
 pub const MIB: u64 = 1 << 20;
 

@@ -455,9 +455,9 @@ fn unshared(device: &str, map: &str, action: &[&str]) -> ExitCode {
 }
 
 /// As another user, becomes a context manager with these flags, and replies with its nice value,
-/// policy and real-time priority once the call is late enough to have changed them: when the nice
-/// value has changed, or after a second. On code 2 it calls BINDER_THREAD_EXIT first, while the
-/// call is pending.
+/// policy and real-time priority once the call is late enough to have changed them: when it has the
+/// nice value that the call contains, or else after a second. On code 2 it calls BINDER_THREAD_EXIT
+/// first, while the call is pending.
 fn priority_service(device: &str, uid: Uid, flags: u32) -> Outcome {
     become_user(uid)?;
     let client = open(device)?;
@@ -470,9 +470,12 @@ fn priority_service(device: &str, uid: Uid, flags: u32) -> Outcome {
             println!("{}", if left.is_ok() { "left" } else { "cannot leave" });
         }
         let nice = || rustix::process::getpriority_process(None).unwrap_or(i32::MAX);
-        let (first, begun) = (nice(), Instant::now());
-        while nice() == first && begun.elapsed() < Duration::from_secs(1) {
-            std::thread::sleep(Duration::from_millis(1));
+        match incoming.data().ok().and_then(|data| data.first_chunk()) {
+            Some(&expected) => {
+                let reached = || (nice() == i32::from_ne_bytes(expected)).then_some(());
+                let _ = e2e::wait::until(e2e::wait::PATIENCE, reached);
+            }
+            None => std::thread::sleep(Duration::from_secs(1)),
         }
         let nice = nice();
         let mut parameter = libc::sched_param { sched_priority: 0 };

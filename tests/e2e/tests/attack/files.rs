@@ -2,7 +2,6 @@
 
 use std::io::Read;
 use std::os::fd::AsFd;
-use std::time::Duration;
 
 use binder_client::{Client, Options, Parcel, Session};
 use e2e::attacker::{ATTACKER, INNOCENT};
@@ -17,8 +16,6 @@ crate::attacks! {
     opens_that_only_their_own_messages_hold_end_with_their_process
     files_sent_to_the_control_socket_delay_nobody
 }
-
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Passes the write end of a pipe to a process that is killed before it receives it, and waits
 /// until the daemon has closed it.
@@ -50,7 +47,7 @@ fn files_whose_close_blocks_do_not_delay_other_files(bus: &Bus) {
     assert!(bus.descriptors() > before, "the attack has not begun");
     attack.kill();
     // The other ends of the sockets are closed now.
-    let settled = wait::until(PATIENCE, || (bus.descriptors() <= before).then_some(()));
+    let settled = wait::until(wait::PATIENCE, || (bus.descriptors() <= before).then_some(()));
     assert!(settled.is_some(), "{} descriptors, {before} before", bus.descriptors());
 }
 

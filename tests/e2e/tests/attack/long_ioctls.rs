@@ -120,10 +120,12 @@ fn commands_run(bus: &Bus) -> u64 {
 fn further_slices_of_an_owner_have_a_rate() {
     crate::on_bus_with(Mapping::Passthrough, &["--stats", "global"], |bus| {
         let mut attack = attacker(bus, "binder", ATTACKER, &["long-ioctls", "8"]);
-        let is_past_burst =
-            || Some(commands_run(bus)).filter(|&count| count > BURST * COMMANDS_OF_A_SLICE);
-        let before = wait::until(wait::PATIENCE, is_past_burst).unwrap();
-        let begun = Instant::now();
+        let is_past_burst = || {
+            let begun = Instant::now();
+            let count = commands_run(bus);
+            (count > BURST * COMMANDS_OF_A_SLICE).then_some((begun, count))
+        };
+        let (begun, before) = wait::until(wait::PATIENCE, is_past_burst).unwrap();
         thread::sleep(Duration::from_millis(500));
         let run = commands_run(bus) - before;
         let admitted = begun.elapsed().as_millis() as u64 * PER_SECOND / 1_000;

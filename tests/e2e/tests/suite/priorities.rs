@@ -50,12 +50,15 @@ impl Seen {
 }
 
 /// Calls from a new thread, which has this nice value and, if that is not (0, 0), policy and level.
+/// The service replies when it has the nice value `expected`; `None`: after a second.
 fn call_as(
     bus: &Bus,
     code: u32,
     nice: i32,
     (policy, level): (i32, i32),
+    expected: Option<i32>,
 ) -> Result<Seen, ClientError> {
+    let expected = expected.map(i32::to_ne_bytes).map_or(Vec::new(), Vec::from);
     std::thread::scope(|scope| {
         let calling = scope.spawn(|| {
             // Of the calling thread alone: on Linux each thread has its own nice value.
@@ -67,7 +70,7 @@ fn call_as(
                 // SAFETY: the structure is live; 0 is this thread.
                 assert_eq!(unsafe { libc::sched_setscheduler(0, policy, &parameter) }, 0);
             }
-            let reply = session.call(0, code, Payload::default())?;
+            let reply = session.call(0, code, Payload::bytes(&expected))?;
             let data = reply.data().unwrap();
             let [nice, policy, level] =
                 [0, 4, 8].map(|at| i32::from_ne_bytes(data[at..at + 4].try_into().unwrap()));
@@ -80,7 +83,7 @@ fn call_as(
 }
 
 fn call_with(bus: &Bus, nice: i32) -> Seen {
-    call_as(bus, CALL, nice, (0, 0)).unwrap()
+    call_as(bus, CALL, nice, (0, 0), Some(nice)).unwrap()
 }
 
 /// Waits until the server has its own priority back: the reply may arrive before it is restored.
@@ -119,7 +122,8 @@ fn a_call_does_not_raise_a_server_above_its_permission(bus: &Bus) {
     }
     let service = peer(bus, &["nice", "65534"]);
     let own = Seen::of(service.pid());
-    assert_eq!(call_with(bus, -20), own, "an unprivileged server is no stronger for it");
+    let seen = call_as(bus, CALL, -20, (0, 0), None).unwrap();
+    assert_eq!(seen, own, "an unprivileged server is no stronger for it");
     assert_eq!(call_with(bus, 19), Seen::nice(19));
     expect_own(&service, own);
 }
@@ -131,7 +135,7 @@ fn a_node_that_inherits_real_time_is_served_at_its_callers_policy_and_priority(b
     let service = service(bus, "0", NO_MINIMUM | FLAT_BINDER_FLAG_INHERIT_RT);
     let own = Seen::of(service.pid());
     for (policy, level) in [(libc::SCHED_FIFO, 3), (libc::SCHED_RR, 2), (libc::SCHED_FIFO, 1)] {
-        let seen = call_as(bus, CALL, own.nice, (policy, level)).unwrap();
+        let seen = call_as(bus, CALL, own.nice, (policy, level), None).unwrap();
         let policy = policy | libc::SCHED_RESET_ON_FORK;
         assert_eq!(seen, Seen { nice: own.nice, policy, level });
         expect_own(&service, own);
@@ -146,7 +150,7 @@ fn a_node_without_the_inherit_flag_is_served_at_the_strongest_nice_value_when_la
     }
     let service = service(bus, "0", NO_MINIMUM);
     let own = Seen::of(service.pid());
-    let seen = call_as(bus, CALL, own.nice, (libc::SCHED_FIFO, 3)).unwrap();
+    let seen = call_as(bus, CALL, own.nice, (libc::SCHED_FIFO, 3), Some(-20)).unwrap();
     assert_eq!(seen, Seen::nice(-20));
     expect_own(&service, own);
 }
@@ -161,7 +165,7 @@ fn a_node_with_a_real_time_minimum_is_served_with_it(bus: &Bus) {
     let policy = libc::SCHED_RR | libc::SCHED_RESET_ON_FORK;
     assert_eq!(call_with(bus, 7), Seen { nice: 7, policy, level: 2 });
     expect_own(&service, own);
-    let seen = call_as(bus, CALL, own.nice, (libc::SCHED_FIFO, 3)).unwrap();
+    let seen = call_as(bus, CALL, own.nice, (libc::SCHED_FIFO, 3), None).unwrap();
     assert_eq!(seen.level, 3, "the caller is the stronger one");
     expect_own(&service, own);
 }
@@ -173,7 +177,7 @@ fn a_server_without_real_time_permission_keeps_its_policy_with_a_warning(bus: &B
     let service = service(bus, "65534", NO_MINIMUM | FLAT_BINDER_FLAG_INHERIT_RT);
     let own = Seen::of(service.pid());
     for _ in 0..3 {
-        let seen = call_as(bus, CALL, 11, (libc::SCHED_FIFO, 3)).unwrap();
+        let seen = call_as(bus, CALL, 11, (libc::SCHED_FIFO, 3), None).unwrap();
         assert_eq!(seen, own, "its limits permit no stronger nice value either");
         expect_own(&service, own);
     }
@@ -187,7 +191,7 @@ fn a_thread_that_leaves_in_the_middle_of_a_call_has_its_own_priority_back(bus: &
     }
     let service = service(bus, "0", NO_MINIMUM | FLAT_BINDER_FLAG_INHERIT_RT);
     let own = Seen::of(service.pid());
-    let left = call_as(bus, LEAVE, 9, (libc::SCHED_FIFO, 3));
+    let left = call_as(bus, LEAVE, 9, (libc::SCHED_FIFO, 3), None);
     assert_eq!(left, Err(ClientError::DeadReply));
     service.expect("left");
     expect_own(&service, own);
