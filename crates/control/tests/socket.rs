@@ -331,6 +331,42 @@ fn a_flood_is_served_at_the_rate_of_its_owner_and_root_does_not_wait_for_it() {
     assert!(calls > 20, "root was served {calls} times");
 }
 
+#[test]
+fn connections_beyond_the_rate_of_their_owner_are_refused_and_others_are_served() {
+    if !privileged() {
+        return;
+    }
+    let running = start_for(0o666);
+    let stop = Arc::new(AtomicBool::new(false));
+    let (path, stopped) = (running.path.clone(), stop.clone());
+    let (refusals, refused) = std::sync::mpsc::channel();
+    let flood = spawn_as(USER, move || {
+        while !stopped.load(Ordering::Relaxed) {
+            // Many of them without a look at the replies, to be beyond the rate.
+            (0..100).for_each(|_| drop(Client::connect(&path)));
+            let reply = Client::connect(&path).and_then(|mut it| it.call::<oomd::Reply>(&1));
+            if let Ok(oomd::Reply::Error { message }) = reply {
+                let _ = refusals.send(message);
+            }
+        }
+    });
+    let reason = format!("uid {USER} connects to the daemon too often");
+    let end = Instant::now() + Duration::from_secs(60);
+    while !refused.recv_timeout(Duration::from_secs(60)).unwrap().starts_with(&reason) {
+        assert!(Instant::now() < end, "the flood is served");
+    }
+    let path = running.path.clone();
+    let other = spawn_as(Uid(USER.0 + 1), move || {
+        for _ in 0..20 {
+            let mut client = Client::connect(&path).unwrap();
+            assert_eq!(client.call::<Result<String, String>>(&1).unwrap().unwrap(), "y");
+        }
+    });
+    other.join().unwrap();
+    stop.store(true, Ordering::Relaxed);
+    flood.join().unwrap();
+}
+
 /// Uses CPU time of this thread.
 fn burn(time: Duration) {
     let now = || {

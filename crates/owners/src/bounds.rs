@@ -52,8 +52,6 @@ pub enum Share {
         /// Tokens of all owners except root.
         all: Option<Rate>,
     },
-    /// One rate for all owners except root: without a part for each.
-    Common(Rate),
     /// Sizes that are computed at the start, in words.
     Computed {
         /// All.
@@ -112,7 +110,7 @@ impl Bound {
     /// If there is none; in a constant, this fails the build.
     pub const fn of_all(&self) -> Rate {
         match self.share {
-            Share::Rate { all: Some(rate), .. } | Share::Common(rate) => rate,
+            Share::Rate { all: Some(rate), .. } => rate,
             _ => panic!("not a bound on a rate of all owners"),
         }
     }
@@ -127,9 +125,6 @@ impl Bound {
             Share::Rate { unit, owner, all } => {
                 let all = all.map(|rate| words(unit, rate)).unwrap_or_default();
                 [all, "not limited".into(), words(unit, owner)]
-            }
-            Share::Common(rate) => {
-                [words(Unit::Count, rate), "not limited".into(), "no part".into()]
             }
             Share::Computed { all, owner, root } => [all.into(), root.into(), owner.into()],
         }
@@ -179,15 +174,20 @@ pub const CONTROL_TIME: Bound = Bound {
     beyond: "requests are not read until there is time again",
 };
 
-/// New connections to a control socket of users except root. Each costs the event loop some 20 us.
-/// The owner is not known before: one that connects all the time delays others by the connections
-/// that wait in front of theirs, 16 at most, so by 8 ms.
+/// New connections to a control socket of users except root. Each costs the event loop some 20 us,
+/// also if it is refused, which the owner's time for requests pays. The owner is not known before:
+/// one that connects all the time delays others by the connections that wait in front of theirs, 16
+/// at most, so by 8 ms.
 pub const CONTROL_ACCEPTS: Bound = Bound {
     name: "control-accepts",
     daemon: Daemon::Both,
     resource: "new connections to the control socket",
-    share: Share::Common(Rate { per_second: 2_000, burst: 128 }),
-    beyond: "connections wait in the kernel; root has a socket of its own",
+    share: Share::Rate {
+        unit: Unit::Count,
+        owner: Rate { per_second: 500, burst: 128 },
+        all: Some(Rate { per_second: 2_000, burst: 256 }),
+    },
+    beyond: "an owner's are refused with the reason; all wait in the kernel, except root's socket",
 };
 
 /// Connections for leases, and clients: a process holds one connection, and remains a client after
@@ -214,13 +214,18 @@ pub const LEASE_TIME: Bound = Bound {
     beyond: "requests are not read until there is time again",
 };
 
-/// New lease connections. Each takes the event loop about 20 us, even if it is refused.
+/// New lease connections. Each takes the event loop about 20 us, also if it is refused, which the
+/// owner's time for leases pays.
 pub const LEASE_ACCEPTS: Bound = Bound {
     name: "lease-accepts",
     daemon: Daemon::Oomd,
     resource: "new lease connections",
-    share: Share::Common(Rate { per_second: 2_000, burst: 1_024 }),
-    beyond: "connections wait in the kernel",
+    share: Share::Rate {
+        unit: Unit::Count,
+        owner: Rate { per_second: 1_000, burst: 512 },
+        all: Some(Rate { per_second: 2_000, burst: 1_024 }),
+    },
+    beyond: "an owner's are refused, its allocators go on without leases; all wait in the kernel",
 };
 
 /// Limits that users set for themselves while there is no other limit for that user. Each takes one

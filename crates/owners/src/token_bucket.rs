@@ -160,6 +160,15 @@ impl<K: Copy + Ord> TokenBuckets<K> {
         }
     }
 
+    /// Takes a token of the key; false if it has none.
+    pub fn take(&mut self, key: K, now_ns: u64) -> bool {
+        let is_ready = self.is_ready(key, now_ns);
+        if is_ready {
+            self.charge(key, now_ns, 1);
+        }
+        is_ready
+    }
+
     /// The balances of the keys whose buckets are not full: negative for a debt.
     pub fn balances(&self, now_ns: u64) -> BTreeMap<K, i64> {
         let used = self.used.iter().map(|(key, bucket)| (*key, bucket.balance(now_ns)));

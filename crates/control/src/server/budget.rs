@@ -18,6 +18,7 @@ const NS_PER_SECOND: u64 = 1_000_000_000;
 /// Microseconds of CPU time.
 const OF_AN_OWNER: Rate = CONTROL_TIME.of_an_owner();
 const OF_ALL: Rate = CONTROL_TIME.of_all();
+const ACCEPTS_OF_AN_OWNER: Rate = CONTROL_ACCEPTS.of_an_owner();
 const ACCEPTS: Rate = CONTROL_ACCEPTS.of_all();
 
 /// Class of the connections to schedule.
@@ -76,6 +77,7 @@ pub(super) struct Budget {
     resting: Vec<Waiting>,
     of_owners: TokenBuckets<Owner>,
     of_all: TokenBucket,
+    accepts_of_owners: TokenBuckets<Owner>,
     accepts: TokenBucket,
     /// The rate of new connections was exceeded: none are accepted for now.
     refuses: bool,
@@ -93,6 +95,7 @@ impl Budget {
             resting: Vec::new(),
             of_owners: TokenBuckets::new(OF_AN_OWNER),
             of_all: TokenBucket::new(OF_ALL, now_ns),
+            accepts_of_owners: TokenBuckets::new(ACCEPTS_OF_AN_OWNER),
             accepts: TokenBucket::new(ACCEPTS, now_ns),
             refuses: false,
         })
@@ -191,6 +194,20 @@ impl Budget {
     /// Records that a connection was accepted.
     pub(super) fn accepted(&mut self) {
         self.accepts.charge(now_ns(), 1);
+    }
+
+    /// Whether an accepted connection of the owner is within the owner's rate.
+    pub(super) fn admits(&mut self, owner: Owner) -> bool {
+        owner.is_root() || self.accepts_of_owners.take(owner, now_ns())
+    }
+
+    /// Charges the CPU time used since `begun` for a connection that was refused. Others do not pay
+    /// for it, and the owner's requests wait no longer than it goes on.
+    pub(super) fn charge_refusal(&mut self, owner: Owner, begun: CpuTime) {
+        let now_ns = now_ns();
+        if self.of_owners.is_ready(owner, now_ns) {
+            self.of_owners.charge(owner, now_ns, begun.elapsed_us());
+        }
     }
 
     /// Whether connections were refused and can be accepted again.

@@ -7,6 +7,7 @@
 //! * subscriptions, which last as long as a desktop session, by another one;
 //! * the time of the event loop by a token bucket: the requests of an owner that has used its share
 //!   are not read until the bucket is filled again, so a flood costs nothing;
+//! * new connections by a rate: those beyond it are refused at the cost of the owner's time;
 //! * the order of requests by round robin over owners, then uids;
 //! * an iteration of the event loop by the number of requests and new connections in it.
 
@@ -291,15 +292,26 @@ impl Server {
 
     fn accept_from_others(&mut self) {
         for _ in 0..ACCEPTS_PER_TURN {
-            // The owner is known only after accepting: all of them together have one rate.
+            // The owner is known only after accepting: all of them together have a rate as well.
             if !self.budget.may_accept(&self.closers) {
                 return self.listen(epoll::EventFlags::empty());
             }
+            let begun = CpuTime::now();
             let accepted = self.listener.accept();
             if let Accepted::Nothing = accepted {
                 return;
             }
             self.budget.accepted();
+            if let Accepted::Connection(socket, peer) = &accepted
+                && !self.budget.admits(peer.owner)
+            {
+                let owner = peer.owner;
+                let message = format!("{owner} connects to the daemon too often: try again later");
+                Connection::refuse(socket, &Refusal::Error { message });
+                drop(accepted);
+                self.budget.charge_refusal(owner, begun);
+                continue;
+            }
             self.welcome(accepted);
         }
     }

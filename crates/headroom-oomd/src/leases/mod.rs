@@ -54,6 +54,7 @@ const ACCEPTS_PER_TURN: usize = 16;
 /// Microseconds of CPU time.
 const OF_AN_OWNER: Rate = LEASE_TIME.of_an_owner();
 const OF_ALL: Rate = LEASE_TIME.of_all();
+const ACCEPTS_OF_AN_OWNER: Rate = LEASE_ACCEPTS.of_an_owner();
 const ACCEPTS: Rate = LEASE_ACCEPTS.of_all();
 /// How long a connection whose owner has used up its CPU time is not read, milliseconds.
 const WINDOW_MS: u64 = 100;
@@ -85,6 +86,7 @@ pub struct Leases {
     client_slots: Quota,
     time: TokenBuckets<Owner>,
     time_of_all: TokenBucket,
+    accepts_of_owners: TokenBuckets<Owner>,
     accepts: TokenBucket,
     /// New connections exceeded their rate or quota; the listener is not polled until the next
     /// window.
@@ -132,6 +134,7 @@ impl Leases {
             client_slots: Quota::new(CLIENTS),
             time: TokenBuckets::new(OF_AN_OWNER),
             time_of_all: TokenBucket::new(OF_ALL, monotonic_ns()),
+            accepts_of_owners: TokenBuckets::new(ACCEPTS_OF_AN_OWNER),
             accepts: TokenBucket::new(ACCEPTS, monotonic_ns()),
             deaf: false,
             clients: BTreeMap::new(),
@@ -217,6 +220,7 @@ impl Leases {
                 self.deaf = epoll::delete(&self.epoll, &self.listener).is_ok();
                 return;
             }
+            let begun = CpuTime::now();
             let accepted = self.listener.accept();
             if let Accepted::Nothing = accepted {
                 return;
@@ -225,6 +229,14 @@ impl Leases {
             let Accepted::Connection(socket, peer) = accepted else { continue };
             let connection = Connection { socket, peer, client: None, muted: false };
             let Peer { owner, uid, .. } = peer;
+            if !owner.is_root() && !self.accepts_of_owners.take(owner, now_ns) {
+                connection.reply(&Reply::of(Status::TooManyClients), None);
+                drop(connection);
+                if self.time.is_ready(owner, now_ns) {
+                    self.time.charge(owner, now_ns, begun.elapsed_us());
+                }
+                continue;
+            }
             if self.connection_slots.take(owner, uid).is_err() {
                 connection.reply(&Reply::of(Status::TooManyClients), None);
                 continue;
