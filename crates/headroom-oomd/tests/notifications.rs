@@ -261,7 +261,7 @@ fn a_kill_loop_of_a_user_costs_others_no_after_hook() {
     }
     let hook = Hook::new("sleep 1; echo $HEADROOM_UID >> \"$1\"");
     let daemon = Daemon::start(&format!("[hooks]\nafter = {}\n", hook.value()), &[]);
-    let (looping, other) = (Uid(62957), Uid(62958));
+    let (looping, other) = (Uid(62967), Uid(62968));
     for _ in 0..8 {
         drop(break_a_limit(&daemon, looping));
     }
