@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 /// One mount. Names are bytes: a user can mount FUSE on a path that is no UTF-8.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountEntry {
+    /// The mount's number, as `statx(2)` reports it.
+    pub id: u64,
     /// The filesystem's device number, as `/proc/<pid>/maps` shows it too.
     pub device: Device,
     /// The folder within the filesystem that is mounted: `/` for all of it.
@@ -55,14 +57,16 @@ pub fn topmost(mountinfo: &[u8], mount_point: &Path) -> Option<MountEntry> {
 
 /// `36 35 98:0 /root /point rw,noatime shared:1 - ext4 /dev/sda1 rw,errors=continue`
 fn parse_line(line: &[u8]) -> Option<MountEntry> {
-    let mut fields = line.split(|byte| *byte == b' ').skip(2);
-    let (major, minor) = str::from_utf8(fields.next()?).ok()?.split_once(':')?;
+    let mut fields = line.split(|byte| *byte == b' ');
+    let id = str::from_utf8(fields.next()?).ok()?.parse().ok()?;
+    let (major, minor) = str::from_utf8(fields.nth(1)?).ok()?.split_once(':')?;
     let device = Device { major: major.parse().ok()?, minor: minor.parse().ok()? };
     let (root, mount_point) = (fields.next()?, fields.next()?);
     // Optional fields, as many as there are, end with a dash.
     let mut filesystem = fields.skip_while(|field| *field != b"-").skip(1);
     let (fs_type, super_options) = (filesystem.next()?, filesystem.nth(1)?);
     Some(MountEntry {
+        id,
         device,
         root: unescape(root),
         mount_point: unescape(mount_point),
@@ -104,7 +108,7 @@ nonsense
     #[test]
     fn the_last_mount_on_a_point_is_on_top() {
         let top = topmost(SAMPLE, Path::new("/dev/binderfs")).unwrap();
-        assert_eq!(top.fs_type, "tmpfs");
+        assert_eq!((top.id, top.fs_type.as_str()), (42, "tmpfs"));
         assert_eq!(top.device, Device { major: 0, minor: 41 });
         assert_eq!(topmost(SAMPLE, Path::new("/nowhere")), None);
     }

@@ -2,8 +2,11 @@
 
 mod support;
 
+use std::sync::{Mutex, Weak};
+
 use control::Uid;
 use support::daemon::Daemon;
+use support::helper::Program;
 use support::hog::Hog;
 use support::{MIB, privileged};
 
@@ -66,4 +69,27 @@ fn a_program_that_is_never_killed_breaks_its_limit_and_another_rule_comes_too_la
     });
     assert_eq!(daemon.status().kills, 0);
     assert!(hog.is_alive());
+}
+
+#[test]
+fn a_program_that_a_package_upgrade_has_replaced_keeps_its_rule() {
+    if !privileged() {
+        return;
+    }
+    const UID: Uid = Uid(62123);
+    static PROGRAM: Mutex<Weak<Program>> = Mutex::new(Weak::new());
+    let program = Program::shared(&PROGRAM, test_support::programs::memory_hog(), "kept");
+    let rule = format!("[[rule]]\nkill = \"never\"\nexe = \"{}\"\n", program.path.display());
+    let mut running = program.start(UID, &[]);
+    let new = program.path.with_extension("new");
+    std::fs::copy("/bin/true", &new).unwrap();
+    std::fs::rename(&new, &program.path).unwrap();
+    let daemon = Daemon::start(&rule, &[]);
+    daemon.set_limit(UID, 64 * MIB);
+    running.begin(&format!("grow {}", 80 << 10));
+    assert!(running.answer().is_some());
+    support::eventually("the daemon reports that there is no victim", || {
+        daemon.log().into_iter().find(|line| line.contains("1 protected"))
+    });
+    assert!(daemon.status().kills == 0 && running.is_alive());
 }

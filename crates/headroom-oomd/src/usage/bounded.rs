@@ -8,8 +8,6 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -22,6 +20,7 @@ use memory_watch::process::{Details, FileId, FileRange, HeldFile, Proc, SmapsRol
 use owners::{Owner, Quota, bounds};
 use rustix::time::ClockId;
 
+use super::program::program_of;
 use super::slice::{SliceCharge, SliceQuery, slice_charge};
 
 /// Interval after which a reader that sleeps, as on a lock, is abandoned.
@@ -288,24 +287,6 @@ fn uid_of(owner: Owner) -> Uid {
         Owner::User(uid) => uid,
         Owner::Namespace(_) => Uid::NONE,
     }
-}
-
-/// The path of the program that a process runs, if it is that file outside of the process's mount
-/// namespace, too.
-fn program_of(proc: &Proc, pid: u32) -> Option<String> {
-    let exe = proc.root().join(pid.to_string()).join("exe");
-    let target = std::fs::read_link(&exe).ok()?;
-    is_same_file(&exe, &target).then(|| target.to_string_lossy().into_owned())
-}
-
-/// Whether both paths are the same file. A user can mount its own program over any path in its own
-/// mount namespace, so the path must name the same file in the mount namespace of init or of the
-/// daemon (the service's namespace hides some directories).
-fn is_same_file(exe: &Path, target: &Path) -> bool {
-    let file = |path: &Path| std::fs::metadata(path).map(|it| (it.dev(), it.ino())).ok();
-    let of_init = Path::new("/proc/1/root").join(target.strip_prefix("/").unwrap_or(target));
-    let running = file(exe);
-    running.is_some() && (running == file(&of_init) || running == file(target))
 }
 
 fn start() -> io::Result<Reader> {

@@ -14,6 +14,7 @@ mod controller;
 mod mapped_files;
 mod measure;
 mod open_files;
+mod program;
 mod slice;
 mod unseen_growth;
 mod worker;
