@@ -207,6 +207,7 @@ impl Reload {
     /// an error means that a file is invalid and nothing changed.
     pub fn reload(&mut self, oom: &mut OomManager) -> Result<Reconfigured, String> {
         self.names.look_up_again();
+        let before = self.idle.clone();
         let config = match self.load() {
             Ok(config) => config,
             Err(error) => {
@@ -225,6 +226,9 @@ impl Reload {
             .then(|| format!("configuration not applied completely: {}", done.problems.join("; ")));
         for problem in &done.problems {
             tracing::error!("{problem}");
+        }
+        for row in self.idle.iter().filter(|row| !before.contains(row)) {
+            tracing::warn!("{row}");
         }
         tracing::info!(changes = done.changes.len(), "configuration reloaded");
         Ok(done)

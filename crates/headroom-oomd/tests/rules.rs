@@ -5,6 +5,7 @@ mod support;
 use std::sync::{Mutex, Weak};
 
 use control::Uid;
+use control::oomd::Request;
 use support::daemon::Daemon;
 use support::helper::Program;
 use support::hog::Hog;
@@ -92,4 +93,20 @@ fn a_program_that_a_package_upgrade_has_replaced_keeps_its_rule() {
         daemon.log().into_iter().find(|line| line.contains("1 protected"))
     });
     assert!(daemon.status().kills == 0 && running.is_alive());
+}
+
+#[test]
+fn a_rule_that_never_matches_is_a_row_of_the_status_and_of_the_log_at_reload() {
+    if !privileged() {
+        return;
+    }
+    let daemon = Daemon::start("", &[]);
+    daemon.write_config("oomd.toml", "[[rule]]\nkill = \"avoid\"\nexe = \"sshd\"\n");
+    daemon.request(&Request::Reload);
+    let row = "oomd.toml:3: the rule's exe \"sshd\" never matches a process";
+    let rows = daemon.status().degraded;
+    assert!(rows.iter().any(|found| found.contains(row)), "{rows:?}");
+    support::eventually("the log has the row", || {
+        daemon.log().into_iter().find(|line| line.contains(row))
+    });
 }

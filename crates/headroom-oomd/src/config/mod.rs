@@ -329,12 +329,12 @@ impl Merge {
             }
         }
         if let Some(entry) = table.get("rule") {
-            let mut unknown = Vec::new();
-            self.rules.0.extend(rules::parse(entry, names, &mut unknown)?.0);
-            let idle = |ConfigDiagnostic { at, message }| {
-                format!("{}: the rule does not apply: {message}", text.place(text.line(&at)))
+            let mut idle = Vec::new();
+            self.rules.0.extend(rules::parse(entry, names, &mut idle)?.0);
+            let describe = |ConfigDiagnostic { at, message }| {
+                format!("{}: {message}", text.place(text.line(&at)))
             };
-            self.idle.extend(unknown.into_iter().map(idle));
+            self.idle.extend(idle.into_iter().map(describe));
         }
         let Some(entry) = table.get("limit") else { return Ok(()) };
         for parsed in limits::parse(entry, sizes.ram_bytes, sizes.margin, names)? {
@@ -881,6 +881,38 @@ mod tests {
             let named = |it: &&String| it.contains(&format!("oomd.toml:{line}: {part}"));
             assert!(config.idle.iter().any(|it| named(&it)), "{part}: {:?}", config.idle);
         }
+    }
+
+    #[test]
+    fn rules_that_can_match_nothing_are_named_with_the_remedy() {
+        let rule = |condition: &str| format!("[[rule]]\nkill = \"avoid\"\n{condition}\n");
+        let idle = |condition: &str| parse(&rule(condition)).idle;
+        for (condition, remedy) in [
+            ("name = \"gnome-session-binary\"", "15 bytes of a name; write \"gnome-session-b\""),
+            ("name = \"*gnome-session-bina\"", "write fewer"),
+            ("name = \"überlang-überlang\"", "write \"überlang-über\""),
+            ("exe = \"sshd\"", "write it whole, or \"*/sshd\""),
+            ("cgroup = \"system.slice/*\"", "a path from the root"),
+            ("unit = \"sshd\"", "write \"sshd.service\""),
+        ] {
+            let found = idle(condition);
+            assert!(found.len() == 1, "{condition}: {found:?}");
+            assert!(found[0].contains("oomd.toml:3: the rule's "), "{found:?}");
+            assert!(found[0].contains(remedy), "{found:?}");
+        }
+        for condition in [
+            "name = \"gnome-session-b\"",
+            "name = \"*gnome-session-*\"",
+            "name-regex = \"^gnome-session-binary\"",
+            "exe = \"*/sshd\"",
+            "exe = \"/usr/sbin/sshd\"",
+            "cgroup = \"/system.slice/*\"",
+            "unit = \"sshd*\"",
+            "unit = \"user-1000.slice\"",
+        ] {
+            assert_eq!(idle(condition), Vec::<String>::new(), "{condition}");
+        }
+        assert_eq!(parse(&rule("exe = \"sshd\"")).rules.0.len(), 1);
     }
 
     #[test]

@@ -13,6 +13,8 @@
 //! The first rule that matches a process applies. A `never` rule needs a `user`, `exe`, `cgroup` or
 //! `unit`, since a process can choose its own `name` and `cmdline`.
 
+use std::borrow::Cow;
+
 use memory_ledger::KillPreference;
 use memory_ledger::rules::{Pattern, Rule, Rules};
 use toml::Spanned;
@@ -38,12 +40,17 @@ pub(crate) const KEYS: &[&str] = &[
 ];
 const REGEX: &str = "-regex";
 
+/// The longest name of a process, bytes.
+const LONGEST_NAME: usize = 15;
+/// Suffixes of the systemd units that have processes, or contain units that have.
+const UNIT_SUFFIXES: [&str; 6] = [".service", ".scope", ".slice", ".socket", ".mount", ".swap"];
+
 /// Reads the `rule` entry of the document. A rule about a user that is not known is left out, and
-/// is a sentence in `unknown`.
+/// is a sentence in `idle`, as is one that can match nothing.
 pub(crate) fn parse(
     entry: &Spanned<DeValue>,
     names: &mut Names,
-    unknown: &mut Vec<ConfigDiagnostic>,
+    idle: &mut Vec<ConfigDiagnostic>,
 ) -> Result<Rules, ConfigDiagnostic> {
     let wrong = |at: &Spanned<DeValue>| {
         ConfigDiagnostic::new(at.span(), "rules are written as [[rule]] sections".to_owned())
@@ -52,11 +59,52 @@ pub(crate) fn parse(
     for entry in entry.get_ref().as_array().ok_or_else(|| wrong(entry))?.iter() {
         let table = entry.get_ref().as_table().ok_or_else(|| wrong(entry))?;
         match parse_rule(entry, table, names)? {
-            (rule, None) => rules.0.push(rule),
-            (_, Some(why)) => unknown.push(ConfigDiagnostic::new(entry.span(), why)),
+            (rule, None) => {
+                rules.0.push(rule);
+                idle.extend(table.iter().filter_map(|(key, value)| unmatchable(key, value)));
+            }
+            (_, Some(why)) => {
+                let why = format!("the rule does not apply: {why}");
+                idle.push(ConfigDiagnostic::new(entry.span(), why));
+            }
         }
     }
     Ok(rules)
+}
+
+/// Why no process can match this glob, with the remedy; `None`: one can.
+fn unmatchable(key: &Spanned<Cow<'_, str>>, value: &Spanned<DeValue>) -> Option<ConfigDiagnostic> {
+    let (key, glob) = (key.get_ref().as_ref(), value.get_ref().as_str()?);
+    let why = match key {
+        "name" => {
+            let bytes = |c: char| if c == '*' { 0 } else { c.len_utf8() };
+            let shortest: usize = glob.chars().map(bytes).sum();
+            if shortest <= LONGEST_NAME {
+                return None;
+            }
+            let mut kept = glob.to_owned();
+            while kept.len() > LONGEST_NAME {
+                kept.pop();
+            }
+            let remedy = if glob.contains('*') {
+                "write fewer".to_owned()
+            } else {
+                format!("write \"{kept}\"")
+            };
+            format!("a process: the kernel keeps {LONGEST_NAME} bytes of a name; {remedy}")
+        }
+        "exe" | "cgroup" if !glob.starts_with(['/', '*', '?']) => {
+            format!("a process: it is a path from the root; write it whole, or \"*/{glob}\"")
+        }
+        "unit"
+            if !glob.contains(['*', '?']) && !UNIT_SUFFIXES.iter().any(|s| glob.ends_with(s)) =>
+        {
+            format!("a unit of systemd: their names have a suffix; write \"{glob}.service\"")
+        }
+        _ => return None,
+    };
+    let why = format!("the rule's {key} \"{glob}\" never matches {why}");
+    Some(ConfigDiagnostic::new(value.span(), why))
 }
 
 /// The rule, and why its user is not known.
