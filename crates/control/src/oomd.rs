@@ -224,8 +224,21 @@ pub struct Status {
     /// Lease requests that were refused since start.
     #[serde(default)]
     pub refused: u64,
+    /// The rules in force, in their order; for root only.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rules: Vec<RuleMatches>,
     /// One sentence per degradation: what is missing and its consequence.
     pub degraded: Vec<String>,
+}
+
+/// A rule about processes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RuleMatches {
+    /// As [`Configuration::rules`](crate::configuration::Configuration::rules).
+    pub rule: String,
+    /// Processes that it decided about in the daemon's last scan; `None`: there was none since the
+    /// rule came into force.
+    pub processes: Option<u32>,
 }
 
 /// An event for subscribers.

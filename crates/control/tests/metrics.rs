@@ -134,6 +134,7 @@ fn sources() -> Sources {
             given_back_bytes: 17,
             leaseholders: 1,
             refused: 2,
+            rules: Vec::new(),
             degraded: vec!["a".into()],
         },
         limits: vec![limit(1000), limit(1001), of_cgroup],

@@ -216,7 +216,14 @@ impl Requests {
             self.explanations.clear();
         }
         Ok(Answer::Now(match request {
-            Request::Status => Reply::Status(oom_control::status(oom, &reload.degraded())),
+            Request::Status => {
+                let mut status = oom_control::status(oom, &reload.degraded());
+                // Patterns can contain parts of command lines.
+                if !peer.is_root() {
+                    status.rules.clear();
+                }
+                Reply::Status(status)
+            }
             Request::Counters => Reply::Counters(oom.records().counters().clone()),
             Request::Subscribe => {
                 oom.records_mut().collect_news();

@@ -110,3 +110,27 @@ fn a_rule_that_never_matches_is_a_row_of_the_status_and_of_the_log_at_reload() {
         daemon.log().into_iter().find(|line| line.contains(row))
     });
 }
+
+#[test]
+fn the_status_has_the_number_of_processes_that_each_rule_decides_about() {
+    if !privileged() {
+        return;
+    }
+    const UID: Uid = Uid(62124);
+    let mut hogs = [Hog::start(UID), Hog::start(UID), Hog::start(UID)];
+    for (number, hog) in (1..).zip(&mut hogs) {
+        hog.name(number);
+    }
+    let rules = format!(
+        "[[rule]]\nkill = \"prefer\"\nuser = {UID}\nname = \"hog-1\"\n\
+         [[rule]]\nkill = \"avoid\"\nuser = {UID}\nname = \"hog-*\"\n\
+         [[rule]]\nkill = \"avoid\"\nuser = {UID}\nname = \"hog-9\"\n"
+    );
+    let daemon = Daemon::start(&rules, &[]);
+    let processes =
+        |daemon: &Daemon| daemon.status().rules.iter().map(|it| it.processes).collect::<Vec<_>>();
+    assert_eq!(processes(&daemon), [Some(1), Some(2), Some(0)]);
+    daemon.write_config("oomd.toml", &rules.replace("hog-*", "hog-2"));
+    daemon.request(&Request::Reload);
+    assert_eq!(processes(&daemon), [Some(1), Some(1), Some(0)]);
+}

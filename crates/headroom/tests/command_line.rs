@@ -175,6 +175,7 @@ fn fake_oomd(request: Request) -> Reply {
             given_back_bytes: 0x10_0000,
             leaseholders: 2,
             refused: 1,
+            rules: Vec::new(),
             degraded: vec!["no BPF here, limits are checked on a timer".into()],
         }),
         Request::SetLimit {

@@ -68,6 +68,7 @@ fn fake_oomd(request: Request) -> Reply {
             given_back_bytes: 0,
             leaseholders: 0,
             refused: 0,
+            rules: Vec::new(),
             degraded: Vec::new(),
         }),
         Request::SetLimit { .. } | Request::ClearLimit { .. } => Reply::Done,

@@ -34,6 +34,7 @@ fn daemon(dir: &Path, users: u32) -> (FakeDaemon, Arc<Mutex<Vec<Request>>>) {
             given_back_bytes: 0,
             leaseholders: 0,
             refused: 0,
+            rules: Vec::new(),
             degraded: Vec::new(),
         }),
         Request::ListLimits => Reply::Limits { limits: (0..users).map(limit).collect() },

@@ -166,10 +166,15 @@ impl fmt::Display for Rule {
 pub struct Rules(pub Vec<Rule>);
 
 impl Rules {
-    /// The preference of the first rule that matches.
-    pub fn preference(&self, facts: &mut impl Facts) -> KillPreference {
-        let first = self.0.iter().find(|rule| rule.is_about(facts));
-        first.map_or(KillPreference::Ordinary, |rule| rule.preference)
+    /// The index of the first rule that matches.
+    pub fn first(&self, facts: &mut impl Facts) -> Option<usize> {
+        self.0.iter().position(|rule| rule.is_about(facts))
+    }
+
+    /// The preference of the processes that this rule is the first to match.
+    pub fn preference(&self, first: Option<usize>) -> KillPreference {
+        let rule = first.and_then(|index| self.0.get(index));
+        rule.map_or(KillPreference::Ordinary, |rule| rule.preference)
     }
 }
 
@@ -209,6 +214,10 @@ mod tests {
         }
     }
 
+    fn decide(rules: &Rules, facts: &mut Known) -> KillPreference {
+        rules.preference(rules.first(facts))
+    }
+
     fn sshd() -> Known {
         Known {
             name: "sshd",
@@ -243,7 +252,7 @@ mod tests {
             unit: glob(unit),
             ..Rule::new(KillPreference::Never)
         };
-        let preference = |rule: Rule| Rules(vec![rule]).preference(&mut sshd());
+        let preference = |rule: Rule| decide(&Rules(vec![rule]), &mut sshd());
         assert_eq!(preference(rule("/usr/sbin/*", "ssh.service")), KillPreference::Never);
         assert_eq!(preference(rule("/usr/bin/*", "ssh.service")), KillPreference::Ordinary);
         assert_eq!(preference(rule("/usr/sbin/*", "cron.service")), KillPreference::Ordinary);
@@ -265,7 +274,7 @@ mod tests {
         let spared = Rule { unit: glob("*.service"), ..Rule::new(KillPreference::Avoid) };
         let preferred = Rule { name: glob("sshd"), ..Rule::new(KillPreference::Prefer) };
         let preference = |rules: &[&Rule]| {
-            Rules(rules.iter().map(|&rule| rule.clone()).collect()).preference(&mut sshd())
+            decide(&Rules(rules.iter().map(|&rule| rule.clone()).collect()), &mut sshd())
         };
         assert_eq!(preference(&[&spared, &preferred]), KillPreference::Avoid);
         assert_eq!(preference(&[&preferred, &spared]), KillPreference::Prefer);
@@ -276,10 +285,10 @@ mod tests {
     fn unreadable_properties_match_no_rule_and_are_read_on_demand() {
         let mut unknown = Known { name: "x", ..Known::default() };
         let anything = Rule { exe: glob("*"), ..Rule::new(KillPreference::Never) };
-        assert_eq!(Rules(vec![anything]).preference(&mut unknown), KillPreference::Ordinary);
+        assert_eq!(decide(&Rules(vec![anything]), &mut unknown), KillPreference::Ordinary);
         let other = Rule { name: glob("y"), exe: glob("*"), ..Rule::new(KillPreference::Never) };
         let mut unread = Known { name: "x", ..Known::default() };
-        assert_eq!(Rules(vec![other]).preference(&mut unread), KillPreference::Ordinary);
+        assert_eq!(decide(&Rules(vec![other]), &mut unread), KillPreference::Ordinary);
         assert_eq!((unknown.reads, unread.reads), (1, 0));
     }
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use control::oomd::{
-    Explanation, Importance, LimitDetails, LimitLayer, MemberUsage, PendingLimit, Status, Trigger,
-    UserLimit,
+    Explanation, Importance, LimitDetails, LimitLayer, MemberUsage, PendingLimit, RuleMatches,
+    Status, Trigger, UserLimit,
 };
 use headroom_linux::clock::monotonic_ns;
 use memory_ledger::bytes::Bytes;
@@ -59,8 +59,14 @@ pub fn status(manager: &OomManager, degraded: &[String]) -> Status {
         given_back_bytes: manager.relief.given_bytes(),
         leaseholders: 0,
         refused: 0,
+        rules: rules(manager),
         degraded,
     }
+}
+
+fn rules(manager: &OomManager) -> Vec<RuleMatches> {
+    let rules = manager.state.snapshot.rules().matches();
+    rules.map(|(rule, processes)| RuleMatches { rule: rule.to_string(), processes }).collect()
 }
 
 fn usage_sources(manager: &OomManager) -> BTreeMap<String, u32> {

@@ -99,6 +99,8 @@ fn exchange_rules(manager: &mut OomManager, config: &Config, done: &mut Reconfig
         return;
     }
     manager.state.snapshot.set_rules(config.rules.clone());
+    // Counts the processes that each rule matches.
+    manager.state.refresh_processes();
     done.changes.push(format!("{} rules", config.rules.0.len()));
     for account in manager.state.accounts.ids() {
         let state = &mut manager.state;

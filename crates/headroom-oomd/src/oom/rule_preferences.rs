@@ -21,25 +21,39 @@ pub struct RulePreferences {
     /// `exe` waits for a process in `execve`, and its path may be on a file server of a user.
     reader: BoundedReader,
     cache: HashMap<ProcessId, Cached>,
+    /// How many processes each rule decided about in the last scan; `None`: there was none.
+    processes: Vec<Option<u32>>,
     /// When the cache is emptied, nanoseconds, CLOCK_MONOTONIC.
     expires_ns: u64,
 }
 
 struct Cached {
     comm: Comm,
-    preference: KillPreference,
+    /// Index of the rule that decides.
+    rule: Option<usize>,
 }
 
 impl RulePreferences {
     /// Starts with an empty cache.
     pub fn new(rules: Rules) -> Self {
-        let reader = BoundedReader::default();
-        Self { rules, proc: Proc::default(), reader, cache: HashMap::new(), expires_ns: 0 }
+        Self {
+            processes: vec![None; rules.0.len()],
+            rules,
+            proc: Proc::default(),
+            reader: BoundedReader::default(),
+            cache: HashMap::new(),
+            expires_ns: 0,
+        }
     }
 
     /// The rules.
     pub fn rules(&self) -> &Rules {
         &self.rules
+    }
+
+    /// The rules, and how many processes each decided about in the last scan.
+    pub fn matches(&self) -> impl Iterator<Item = (&Rule, Option<u32>)> {
+        self.rules.0.iter().zip(self.processes.iter().copied())
     }
 
     /// Whether a rule may match this user's processes, so that the kernel program, which has no
@@ -64,17 +78,22 @@ impl RulePreferences {
             self.cache.clear();
             self.expires_ns = now_ns + CACHE_NS;
         }
+        self.processes.fill(Some(0));
         for process in processes {
             let cached = self.cache.get(&process.id).filter(|cached| cached.comm == process.comm);
-            process.preference = match cached {
-                Some(cached) => cached.preference,
+            let rule = match cached {
+                Some(cached) => cached.rule,
                 None => {
                     let mut facts = Files::new(&mut self.proc, &mut self.reader, process);
-                    let preference = self.rules.preference(&mut facts);
-                    self.cache.insert(process.id, Cached { comm: process.comm, preference });
-                    preference
+                    let rule = self.rules.first(&mut facts);
+                    self.cache.insert(process.id, Cached { comm: process.comm, rule });
+                    rule
                 }
             };
+            process.preference = self.rules.preference(rule);
+            if let Some(Some(processes)) = rule.and_then(|rule| self.processes.get_mut(rule)) {
+                *processes += 1;
+            }
         }
     }
 }
@@ -169,6 +188,7 @@ mod tests {
     #[test]
     fn a_rule_finds_a_running_program_and_no_other() {
         let mut preferences = RulePreferences::new(rule_about_this_program(KillPreference::Never));
+        assert!(preferences.matches().all(|(_, processes)| processes.is_none()));
         let gone = ProcessId { pid: u32::MAX / 2, start_time: 1 };
         let mut processes = [ourselves(), Process { id: gone, ..ourselves() }];
         preferences.apply(&mut processes, 0);
@@ -176,6 +196,7 @@ mod tests {
             processes.map(|process| process.preference),
             [KillPreference::Never, KillPreference::Ordinary]
         );
+        assert!(preferences.matches().map(|(_, processes)| processes).eq([Some(1)]));
     }
 
     #[test]
@@ -217,8 +238,10 @@ mod tests {
             processes[0].preference
         };
         assert_eq!(preference(None, ourselves(), 1), KillPreference::Avoid);
-        let prefer = Some(rule_about_this_program(KillPreference::Prefer));
-        assert_eq!(preference(prefer, ourselves(), 2), KillPreference::Avoid, "remembered");
+        let mut prefer = rule_about_this_program(KillPreference::Prefer);
+        let other = Some(Pattern::glob("/nowhere").unwrap());
+        prefer.0.insert(0, Rule { exe: other, ..Rule::new(KillPreference::Avoid) });
+        assert_eq!(preference(Some(prefer), ourselves(), 2), KillPreference::Avoid, "remembered");
         let renamed = Process { comm: Comm::new(b"other"), ..ourselves() };
         assert_eq!(preference(None, renamed, 3), KillPreference::Prefer);
         assert_eq!(preference(None, ourselves(), CACHE_NS), KillPreference::Prefer);

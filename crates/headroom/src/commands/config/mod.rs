@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use control::Uid;
 use control::configuration::{Configuration, MachineLevels};
-use control::oomd::{Reply, Request};
+use control::oomd::{Reply, Request, RuleMatches};
 use serde::Serialize;
 
 use crate::arguments::{ConfigCommand, Globals, ImportCommand};
-use crate::helpers::client::{call_oomd, unexpected};
+use crate::helpers::client::{self, call_oomd, unexpected};
 use crate::helpers::size::Size;
 use crate::helpers::{oomd_config, output, user};
 
@@ -40,7 +40,11 @@ pub fn config(globals: &Globals, command: &ConfigCommand) -> anyhow::Result<Exit
 
 fn check(globals: &Globals, config: Option<&Path>) -> anyhow::Result<ExitCode> {
     let configuration = oomd_config::read(config)?;
-    output::print_as(globals.format(), &configuration, || text(&configuration))?;
+    output::print_as(globals.format(), &configuration, || {
+        // Without a daemon there is no scan.
+        let in_force = client::oomd_status(&globals.oomd_socket);
+        text(&configuration, &in_force.map(|status| status.rules).unwrap_or_default())
+    })?;
     for warning in &configuration.warnings {
         output::warn(format_args!("{warning}"));
     }
@@ -62,7 +66,7 @@ fn reload(globals: &Globals) -> anyhow::Result<ExitCode> {
     Ok(if reloaded.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn text(configuration: &Configuration) -> String {
+fn text(configuration: &Configuration, in_force: &[RuleMatches]) -> String {
     let Configuration { files, limits, machine, rules, notifications, .. } = configuration;
     let mut text = if files.is_empty() {
         "no file; these are the defaults\n".to_owned()
@@ -115,7 +119,12 @@ fn text(configuration: &Configuration) -> String {
         None => text.push_str("machine  not monitored\n"),
     }
     for rule in rules {
-        let _ = writeln!(text, "rule     {}", output::printable(rule));
+        let in_force = in_force.iter().find(|it| it.rule == *rule).and_then(|it| it.processes);
+        let matches = in_force.map(|processes| {
+            format!(" (matches {})", output::count(processes, "process", "processes"))
+        });
+        let _ =
+            writeln!(text, "rule     {}{}", output::printable(rule), matches.unwrap_or_default());
     }
     for line in notifications {
         let _ = writeln!(text, "notify   {}", output::printable(line));
@@ -179,7 +188,7 @@ mod tests {
                 .to_vec(),
             grace_s: 5,
             machine: None,
-            rules: vec!["avoid: every process".into()],
+            rules: vec!["avoid: every process".into(), "never: uid 0".into()],
             notifications: vec!["metrics on /run/m".into()],
             ordinary_uids: [Uid(1000), Uid(2000)],
             warnings: Vec::new(),
@@ -196,8 +205,11 @@ mod tests {
                         grace    5 s for lowered limits\n\
                         backstop systemd limits the slice of each limited user except root\n\
                         machine  not monitored\n\
-                        rule     avoid: every process\n\
+                        rule     avoid: every process (matches 1 process)\n\
+                        rule     never: uid 0\n\
                         notify   metrics on /run/m\n";
-        assert_eq!(text(&configuration), expected);
+        let rule = "avoid: every process".to_owned();
+        let in_force = [RuleMatches { rule, processes: Some(1) }];
+        assert_eq!(text(&configuration, &in_force), expected);
     }
 }

@@ -402,6 +402,7 @@ pub mod tests {
                 given_back_bytes: 0,
                 leaseholders: 0,
                 refused: 0,
+                rules: Vec::new(),
                 degraded: Vec::new(),
             },
             limits: users.iter().map(limit).collect(),
