@@ -128,6 +128,7 @@ fn members_are_found_by_their_own_groups_and_share_one_limit() {
     let directory = Directory::new(Uid(62_930));
     let text = "[[limit]]\ngroup = \"nsstudents\"\nhard = \"96M\"\n";
     let daemon = start(text, &directory);
+    wait_for_row(&daemon, "group \"nsstudents\" has no known member");
     let (mut first, mut second) = (Hog::start(directory.uid(2)), Hog::start(directory.uid(3)));
     first.grow(40 << 10);
     assert!(first.survived());
@@ -135,6 +136,8 @@ fn members_are_found_by_their_own_groups_and_share_one_limit() {
     wait_for("both are members", &daemon, |daemon| {
         students(daemon).filter(|limit| limit.members == members)
     });
+    let rows = daemon.status().degraded;
+    assert!(!rows.iter().any(|row| row.contains("no known member")), "{rows:?}");
     let usage = wait_for("the memory of each member is shown", &daemon, |daemon| {
         let usage = students(daemon)?.details.member_usage;
         (usage.len() == 2 && usage[0].used_bytes > 40 * MIB).then_some(usage)

@@ -366,10 +366,18 @@ fn parse_group(
     })?;
     let name = name.strip_prefix('@').unwrap_or(name).to_owned();
     let (uids, unknown) = match names.members_of(&name) {
-        Ok(members) => (members, Vec::new()),
+        Ok(members) => {
+            let uids: Vec<Uid> = members.into_iter().filter(|uid| uid.is_limitable()).collect();
+            let unknown = uids.is_empty().then(|| {
+                format!(
+                    "group \"{name}\" has no known member; the groups of a user are looked up \
+                     once it has a process"
+                )
+            });
+            (uids, Vec::from_iter(unknown))
+        }
         Err(why) => (Vec::new(), vec![unresolved("group", &name, &why)]),
     };
-    let uids = uids.into_iter().filter(|uid| uid.is_limitable()).collect();
     Ok((name, ResolvedTarget { target: None, uids, pattern: None, unknown }))
 }
 

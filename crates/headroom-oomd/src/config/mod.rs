@@ -845,7 +845,10 @@ mod tests {
         };
         assert_eq!((members("a"), members("b")), (vec![Uid(5002), Uid(5003)], vec![]));
         assert!(config.limits.contains(&(user(5001), Limit::NONE)));
-        let [twice, empty] = &config.idle[..] else { panic!("{:?}", config.idle) };
+        let [none, twice, empty] = &config.idle[..] else { panic!("{:?}", config.idle) };
+        assert!(
+            none.contains("oomd.toml:2: the limit does not apply: group \"root\" has no known")
+        );
         assert!(twice.contains("oomd.toml:10: uid 5002 has the limit of "), "{twice}");
         assert!(twice.ends_with("oomd.toml:6"), "{twice}");
         assert!(empty.contains("oomd.toml:10: the limit does not apply: its user has"), "{empty}");
