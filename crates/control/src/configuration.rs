@@ -46,6 +46,9 @@ pub struct ConfiguredLimit {
     pub hard_bytes: u64,
     /// Soft limit, bytes.
     pub soft_bytes: u64,
+    /// Usage at which the user is warned, bytes; `None`: at the soft limit only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warn_bytes: Option<u64>,
     /// There is no limit; both numbers are larger than any machine.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub exempt: bool,

@@ -231,6 +231,35 @@ pub struct Status {
     pub degraded: Vec<String>,
 }
 
+/// A level of a limit at which its user is notified.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LimitLevel {
+    /// The soft limit.
+    #[default]
+    Soft,
+    /// The warning level below it.
+    Warn,
+}
+
+impl LimitLevel {
+    /// The level as the hook receives it, and as in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Soft => "soft",
+            Self::Warn => "warn",
+        }
+    }
+
+    /// The level in a sentence: "exceeds its ...".
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Soft => "soft limit",
+            Self::Warn => "warning level",
+        }
+    }
+}
+
 /// A rule about processes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuleMatches {
@@ -255,7 +284,8 @@ pub enum Event {
         /// The complete record.
         why: Box<Why>,
     },
-    /// A user, group or cgroup has crossed its soft limit.
+    /// A user, group or cgroup has crossed its soft limit, or the level of its limit at which it is
+    /// warned.
     #[serde(alias = "near")]
     SoftLimitCrossed {
         /// The account; of a login session, its user.
@@ -271,6 +301,9 @@ pub enum Event {
         used_bytes: u64,
         /// Hard limit, bytes.
         hard_bytes: u64,
+        /// Which of the two.
+        #[serde(default)]
+        level: LimitLevel,
         /// The hard limit was lowered below `used_bytes`, and a process will be killed after this
         /// time, seconds, if the usage is above it then.
         #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -121,11 +121,11 @@ impl Records {
         }
     }
 
-    /// Reports that an account has crossed its soft limit.
+    /// Reports that an account has crossed a level of its limit.
     pub fn near_limit(&mut self, near: SoftLimitWarning) {
         self.notifications.iter().for_each(|queue| queue.soft_limit_crossed(near.clone()));
-        let SoftLimitWarning { account, group, cgroup, members, used_bytes, hard_bytes, grace_s } =
-            near;
+        let SoftLimitWarning { account, group, cgroup, members, level, .. } = near;
+        let SoftLimitWarning { used_bytes, hard_bytes, grace_s, .. } = near;
         // The event of a login session goes to the session's user, that of another cgroup only to
         // root.
         let owner = members.first().copied().filter(|_| cgroup.is_some());
@@ -134,6 +134,7 @@ impl Records {
             account,
             group,
             cgroup,
+            level,
             used_bytes,
             hard_bytes,
             grace_s,

@@ -5,8 +5,8 @@ mod support;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
-use control::Uid;
-use control::oomd::{Outcome, Reply, Request, Why};
+use control::oomd::{Event, LimitLevel, Outcome, Reply, Request, Why};
+use control::{Client, Uid};
 use support::daemon::{Daemon, command};
 use support::hog::Hog;
 use support::journal::{Entry, Journal};
@@ -121,6 +121,39 @@ fn a_user_near_its_limit_is_warned_once_by_a_program() {
     assert!(hog.survived());
     daemon.request(&Request::Status);
     assert_eq!(hook.output().unwrap().lines().count(), 1);
+}
+
+#[test]
+fn a_user_is_warned_at_the_warning_level_and_at_the_soft_limit() {
+    if !privileged() {
+        return;
+    }
+    let uid = Uid(62987);
+    let hook = Hook::new("echo $HEADROOM_UID $HEADROOM_LEVEL >> \"$1\"");
+    let config = format!(
+        "[[limit]]\nuser = {uid}\nhard = \"100M\"\nsoft = \"80M\"\nwarn = \"50%\"\n\
+         [hooks]\nwarn = {}\n",
+        hook.value()
+    );
+    let daemon = Daemon::start(&config, &[]);
+    let mut subscriber = Client::connect(&daemon.socket()).unwrap();
+    assert_eq!(subscriber.call::<Reply>(&Request::Subscribe).unwrap(), Reply::Subscribed);
+    let mut hog = Hog::start(uid);
+    for (grow_mib, expected) in [(60, LimitLevel::Warn), (26, LimitLevel::Soft)] {
+        hog.grow(grow_mib << 10);
+        assert!(hog.survived());
+        let reply = subscriber.receive::<Reply>().unwrap();
+        let Reply::Event(Event::SoftLimitCrossed { level, hard_bytes, used_bytes, .. }) = reply
+        else {
+            panic!("{reply:?}")
+        };
+        assert_eq!((level, hard_bytes), (expected, 100 * MIB));
+        assert!(used_bytes > 50 * MIB, "{used_bytes}");
+    }
+    eventually("both are handled", || {
+        hook.output().filter(|lines| *lines == format!("{uid} warn\n{uid} soft\n"))
+    });
+    assert_eq!(daemon.why(uid), []);
 }
 
 #[test]

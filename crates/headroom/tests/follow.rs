@@ -7,7 +7,7 @@ use std::process::Stdio;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use control::oomd::{AccountRef, Event, Outcome, Reply, Request, Why};
+use control::oomd::{AccountRef, Event, LimitLevel, Outcome, Reply, Request, Why};
 use control::{Server, Uid};
 use support::headroom;
 use test_support::decision;
@@ -115,6 +115,7 @@ fn past_events_are_listed_oldest_first_and_new_ones_once_they_end() {
             account: AccountRef::user(Uid(4_000_000_001)),
             group: None,
             cgroup: None,
+            level: LimitLevel::Soft,
             used_bytes: 1,
             hard_bytes: 2,
             grace_s: None,

@@ -28,6 +28,17 @@ pub enum Phase {
     Broken,
 }
 
+/// Whether the user was warned that the usage is above the warning level.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Warned {
+    #[default]
+    No,
+    Yes,
+}
+
+/// The usage has to fall by this fraction (1/16) of the warning level before it is crossed again.
+const CLEAR_SHARE: u64 = 16;
+
 /// One limited user, group of users or cgroup.
 #[derive(Clone, Debug)]
 pub struct Account {
@@ -37,13 +48,15 @@ pub struct Account {
     pub(crate) limit: Limit,
     pub(crate) source: Source,
     pub(crate) reading: Reading,
+    pub(crate) warned: Warned,
 }
 
 impl Account {
     /// The account of a cgroup, which only the configuration can limit.
     pub(crate) fn of_cgroup(id: CgroupId, limit: Limit) -> Self {
         let (layers, source) = (LimitLayers::default(), Source::Config);
-        Self { id: AccountId::Cgroup(id), layers, limit, source, reading: Reading::default() }
+        let (reading, warned) = (Reading::default(), Warned::No);
+        Self { id: AccountId::Cgroup(id), layers, limit, source, reading, warned }
     }
 
     /// The limit in force.
@@ -64,6 +77,19 @@ impl Account {
     /// The latest reading.
     pub fn reading(&self) -> Reading {
         self.reading
+    }
+
+    /// Whether the latest reading has crossed the warning level, and the user is to be warned: not
+    /// above the soft limit, whose crossing is a warning of its own.
+    pub(crate) fn crosses_warning(&mut self) -> bool {
+        let Some(warn_bytes) = self.limit.warn_bytes() else { return false };
+        let used_bytes = self.reading.used_bytes;
+        if used_bytes < warn_bytes - warn_bytes / CLEAR_SHARE {
+            self.warned = Warned::No;
+        }
+        used_bytes > warn_bytes
+            && std::mem::replace(&mut self.warned, Warned::Yes) == Warned::No
+            && self.phase() == Phase::Within
     }
 
     /// Position of the latest reading relative to the limit.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::account::{Account, Phase, Reading};
+use crate::account::{Account, Phase, Reading, Warned};
 use crate::account_id::{AccountId, Uid};
 use crate::group::Groups;
 use crate::limit::Limit;
@@ -194,8 +194,8 @@ impl Ledger {
                 (account.layers, account.limit, account.source) = (layers, limit, source);
             }
             (Err(at), Some((limit, source))) => {
-                let reading = Reading::default();
-                let account = Account { id, layers, limit, source, reading };
+                let (reading, warned) = (Reading::default(), Warned::No);
+                let account = Account { id, layers, limit, source, reading, warned };
                 self.accounts.insert(at, account);
             }
             (Ok(at), None) => drop(self.accounts.remove(at)),
@@ -209,6 +209,11 @@ impl Ledger {
         let account = &mut self.accounts[at];
         account.reading = reading;
         Some(account.phase())
+    }
+
+    /// Whether the latest reading of an account has crossed its warning level since the last call.
+    pub fn crosses_warning(&mut self, id: AccountId) -> bool {
+        self.position(id).is_ok_and(|at| self.accounts[at].crosses_warning())
     }
 }
 
@@ -232,6 +237,22 @@ mod tests {
         ledger.apply(set(&ledger, limit, Requester::Root));
         ledger.read(ACCOUNT, Reading { used_bytes: used << 20, ..Reading::default() });
         ledger
+    }
+
+    #[test]
+    fn an_account_crosses_its_warning_level_once_until_its_usage_has_fallen() {
+        let mut ledger = Ledger::default();
+        let limit = mib(100).warning_at(64 << 20).unwrap();
+        let change = ledger.plan_set(ACCOUNT, limit, Source::Config, Requester::Root);
+        ledger.apply(change.unwrap());
+        let mut crosses = |used_mib: u64| {
+            ledger.read(ACCOUNT, Reading { used_bytes: used_mib << 20, ..Reading::default() });
+            ledger.crosses_warning(ACCOUNT)
+        };
+        let usage = [64, 65, 66, 61, 65, 59, 65, 59, 95, 80];
+        let crossed = usage.map(&mut crosses);
+        let expected = [false, true, false, false, false, false, true, false, false, false];
+        assert_eq!(crossed, expected, "not above the soft limit, which warns by itself");
     }
 
     #[test]

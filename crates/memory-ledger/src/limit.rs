@@ -20,6 +20,7 @@ pub const NO_LIMIT_BYTES: u64 = 1 << 62;
 pub struct Limit {
     hard_bytes: u64,
     soft_bytes: u64,
+    warn_bytes: Option<u64>,
     count: Count,
 }
 
@@ -48,6 +49,17 @@ pub enum LimitError {
         /// Hard limit, bytes.
         hard: u64,
     },
+    /// The warning level is 0, or not below the soft limit.
+    #[error(
+        "the warning level ({}) is not between 0 and the soft limit ({}), which warns as well",
+        Bytes(*.warn), Bytes(*.soft)
+    )]
+    WarnNotBelowSoft {
+        /// Warning level, bytes.
+        warn: u64,
+        /// Soft limit, bytes.
+        soft: u64,
+    },
 }
 
 /// The hard limit, or `none`.
@@ -62,6 +74,7 @@ impl Limit {
     pub const NONE: Self = Self {
         hard_bytes: NO_LIMIT_BYTES,
         soft_bytes: NO_LIMIT_BYTES,
+        warn_bytes: None,
         count: Count { anon: true, shmem: true, swap: true, file: false },
     };
 
@@ -85,7 +98,15 @@ impl Limit {
         }
         // Divides first: the product could overflow.
         let soft_bytes = soft_bytes.unwrap_or(hard_bytes / 100 * SOFT_LIMIT_PERCENT);
-        Ok(Self { hard_bytes, soft_bytes, count: Count::default() })
+        Ok(Self { hard_bytes, soft_bytes, warn_bytes: None, count: Count::default() })
+    }
+
+    /// The same limit with a level below the soft limit at which the user is warned, bytes.
+    pub fn warning_at(self, warn_bytes: u64) -> Result<Self, LimitError> {
+        if warn_bytes == 0 || warn_bytes >= self.soft_bytes {
+            return Err(LimitError::WarnNotBelowSoft { warn: warn_bytes, soft: self.soft_bytes });
+        }
+        Ok(Self { warn_bytes: Some(warn_bytes), ..self })
     }
 
     /// The same limits for other kinds of memory.
@@ -101,6 +122,11 @@ impl Limit {
     /// Maximum usage, bytes: above it a process is killed.
     pub fn hard_bytes(&self) -> u64 {
         self.hard_bytes
+    }
+
+    /// Usage above which the user is warned, bytes; `None`: only above the soft limit.
+    pub fn warn_bytes(&self) -> Option<u64> {
+        self.warn_bytes
     }
 
     /// Usage above which a victim is selected, bytes.
@@ -129,6 +155,9 @@ mod tests {
         assert_eq!(Limit::new(1 << 20, Some(0)), Err(LimitError::SoftZero));
         let wrong_way_round = LimitError::SoftAboveHard { soft: 2 << 20, hard: 1 << 20 };
         assert_eq!(Limit::new(1 << 20, Some(2 << 20)), Err(wrong_way_round));
-        assert!(Limit::new(1 << 20, Some(1 << 20)).is_ok(), "equal is allowed");
+        let equal = Limit::new(1 << 20, Some(1 << 20)).expect("equal is allowed");
+        let too_high = LimitError::WarnNotBelowSoft { warn: 1 << 20, soft: 1 << 20 };
+        assert_eq!(equal.warning_at(1 << 20), Err(too_high));
+        assert!(equal.warning_at(0).is_err() && equal.warning_at(1 << 19).is_ok());
     }
 }

@@ -5,6 +5,7 @@
 //! user = "alice"      # or a uid: 1000
 //! hard = "2G"         # bytes, K, M, G, T, or % of the machine's memory
 //! soft = "1.8G"       # the same, or % of the hard limit; when left out, see `margin`, or 90 %
+//! warn = "75%"        # the user is warned here, too; the same
 //! account = ["anon", "shmem", "swap"] # the default; there is "file" as well
 //!
 //! [[limit]]
@@ -50,8 +51,10 @@ use toml::de::{DeTable, DeValue};
 use super::diagnostic::{ConfigDiagnostic, hint, only_keys};
 use crate::names::{Names, Resolved};
 
-pub(crate) const KEYS: &[&str] =
-    &["user", "users", "group", "each", "cgroup", "session", "name", "hard", "soft", "account"];
+pub(crate) const KEYS: &[&str] = &[
+    "user", "users", "group", "each", "cgroup", "session", "name", "hard", "soft", "warn",
+    "account",
+];
 /// Value of `hard` that exempts from limits for more users.
 const NONE: &str = "none";
 /// Longest name of a group, bytes: tables print it.
@@ -170,7 +173,9 @@ fn parse_limit(
     let ResolvedTarget { target, uids, pattern, unknown } = resolved;
     let is_list = table.contains_key("users");
     if hard.get_ref().as_str() == Some(NONE) {
-        if let Some(other) = ["soft", "cgroup", "session"].iter().find_map(|key| table.get(*key)) {
+        if let Some(other) =
+            ["soft", "warn", "cgroup", "session"].iter().find_map(|key| table.get(*key))
+        {
             let message = "hard = \"none\" exempts users, and has no \"soft\"; a limit of cgroups \
                            or sessions is left out instead";
             return Err(ConfigDiagnostic::new(other.span(), message));
@@ -188,6 +193,17 @@ fn parse_limit(
     };
     let limit = Limit::new(hard_bytes, soft_bytes)
         .map_err(|e| ConfigDiagnostic::new(place, e.to_string()))?;
+    let limit = match table.get("warn") {
+        Some(warn) if pattern.is_some() => {
+            let message =
+                "limits of cgroups and sessions warn at \"soft\" only; leave \"warn\" out";
+            return Err(ConfigDiagnostic::new(warn.span(), message));
+        }
+        Some(warn) => limit
+            .warning_at(parse_size(warn, hard_bytes)?)
+            .map_err(|e| ConfigDiagnostic::new(warn.span(), e.to_string()))?,
+        None => limit,
+    };
     let count = table.get("account").map(parse_count).transpose()?;
     let limit = limit.counting(count.unwrap_or_default());
     Ok(ParsedLimit { target, uids, is_list, unknown, pattern, limit, at })

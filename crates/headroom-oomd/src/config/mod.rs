@@ -542,6 +542,7 @@ fn describe_limit(user: String, members: Vec<Uid>, limit: &Limit) -> ConfiguredL
         counts: limit.count().unusual_names(),
         hard_bytes: limit.hard_bytes(),
         soft_bytes: limit.soft_bytes(),
+        warn_bytes: limit.warn_bytes(),
     }
 }
 
@@ -677,6 +678,9 @@ mod tests {
             ("[[limit]]\nuser = 5000\nhard = 512\n", 3, "Add a unit"),
             ("[[limit]]\nuser = 5000\nhard = \"1G\"\nsoft = \"2G\"\n", 4, "above the hard limit"),
             ("[[limit]]\nuser = 5000\nhard = \"1G\"\nsoft = \"0\"\n", 4, "soft limit of 0"),
+            ("[[limit]]\nuser = 5000\nhard = \"1G\"\nwarn = \"95%\"\n", 4, "the soft limit (92"),
+            ("[[limit]]\nuser = 5000\nhard = \"none\"\nwarn = \"95%\"\n", 4, "exempts users"),
+            ("[[limit]]\nsession = \"*\"\nhard = \"1G\"\nwarn = \"9%\"\n", 4, "at \"soft\" only"),
             ("[limit]\nuser = 5000\nhard = \"1G\"\n", 1, "[[limit]] sections"),
             ("limit = [1]\n", 1, "[[limit]] sections"),
             ("[rule]\nkill = \"never\"\n", 1, "[[rule]] sections"),
@@ -884,6 +888,15 @@ mod tests {
             let named = |it: &&String| it.contains(&format!("oomd.toml:{line}: {part}"));
             assert!(config.idle.iter().any(|it| named(&it)), "{part}: {:?}", config.idle);
         }
+    }
+
+    #[test]
+    fn a_limit_warns_below_its_soft_limit() {
+        let text = "[[limit]]\neach = \"@root\"\nhard = \"1G\"\nwarn = \"75%\"\n\
+                    [[limit]]\nuser = 5001\nhard = \"1G\"\nwarn = \"100M\"\n";
+        let described = parse(text).describe(Ok(ordinary_users::ORDINARY));
+        let levels: Vec<_> = described.limits.iter().map(|limit| limit.warn_bytes).collect();
+        assert_eq!(levels, [Some(100 << 20), Some(768 << 20)]);
     }
 
     #[test]

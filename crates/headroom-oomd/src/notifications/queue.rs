@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, s
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use control::oomd::{AccountKind, Why};
+use control::oomd::{AccountKind, LimitLevel, Why};
 use memory_ledger::bytes::Bytes;
 use memory_ledger::{AccountId, Uid};
 use owners::{Owner, Quota, bounds};
@@ -30,7 +30,7 @@ const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum number of accounts whose last warning is remembered.
 const MAX_WARNED: usize = 4096;
 
-/// The usage of a user, a group or a cgroup has crossed the soft limit.
+/// The usage of a user, a group or a cgroup has crossed a level of its limit.
 #[derive(Clone, Debug)]
 pub struct SoftLimitWarning {
     /// The limited account.
@@ -41,7 +41,9 @@ pub struct SoftLimitWarning {
     pub cgroup: Option<String>,
     /// The users of the group, or the owner of the cgroup.
     pub members: Vec<Uid>,
-    /// Charge of the account when it crossed the soft limit, bytes.
+    /// The level.
+    pub level: LimitLevel,
+    /// Charge of the account when it crossed the level, bytes.
     pub used_bytes: u64,
     /// Hard limit of the account, bytes.
     pub hard_bytes: u64,
@@ -225,8 +227,8 @@ struct Work {
     running_count: Arc<AtomicUsize>,
     config: NotificationConfig,
     running: Running,
-    /// Time of the last warning per account.
-    warned: BTreeMap<AccountId, Instant>,
+    /// Time of the last warning per account and level.
+    warned: BTreeMap<(AccountId, LimitLevel), Instant>,
 }
 
 impl Work {
@@ -276,25 +278,26 @@ impl Work {
     }
 
     fn warn(&mut self, warning: &SoftLimitWarning, slot: Slot) {
-        let SoftLimitWarning { account, group, cgroup, members, used_bytes, hard_bytes, grace_s } =
-            warning;
+        let SoftLimitWarning { account, group, cgroup, members, level, .. } = warning;
+        let SoftLimitWarning { used_bytes, hard_bytes, grace_s, .. } = warning;
         // A grace is short, and root's request has caused it.
         if grace_s.is_none() {
             let pause = Duration::from_secs(self.config.warnings.interval_s);
             self.warned.retain(|_, at| at.elapsed() < pause);
-            if self.warned.contains_key(account) || self.warned.len() >= MAX_WARNED {
+            if self.warned.contains_key(&(*account, *level)) || self.warned.len() >= MAX_WARNED {
                 return;
             }
-            self.warned.insert(*account, Instant::now());
+            self.warned.insert((*account, *level), Instant::now());
         }
         let mut facts = vec![
             ("HEADROOM_BYTES", used_bytes.to_string()),
             ("HEADROOM_LIMIT_BYTES", hard_bytes.to_string()),
+            ("HEADROOM_LEVEL", level.name().to_owned()),
         ];
         facts.extend(grace_s.map(|seconds| ("HEADROOM_GRACE_S", seconds.to_string())));
         let what = match grace_s {
             Some(seconds) => format!("exceeds its lowered limit, which acts in {seconds} s"),
-            None => "exceeds its soft limit".to_owned(),
+            None => format!("exceeds its {}", level.as_str()),
         };
         let usage = format!("{} of {}", Bytes(*used_bytes), Bytes(*hard_bytes));
         let message = match (group, cgroup) {

@@ -1,6 +1,7 @@
 //! Limits and readings of users and groups, in the ledger and in the watch that enforces the
 //! limits.
 
+use control::oomd::LimitLevel;
 use headroom_linux::clock::monotonic_ns;
 use memory_ledger::{
     Account, AccountId, Change, Count, Latch, Ledger, Limit, Margin, Phase, ProcessId, Reading,
@@ -338,14 +339,24 @@ impl Accounts {
         self.watch.usage(account.id).map_or(0, |usage| usage.peak_pages * self.page_bytes)
     }
 
-    /// The warning that an account has crossed its soft limit.
-    pub(super) fn near_limit(&self, account: AccountId) -> Option<SoftLimitWarning> {
+    /// Whether the latest reading of an account has crossed its warning level since the last call.
+    pub(super) fn crosses_warning(&mut self, account: AccountId) -> bool {
+        self.ledger.crosses_warning(account)
+    }
+
+    /// The warning that an account has crossed a level of its limit.
+    pub(super) fn near_limit(
+        &self,
+        account: AccountId,
+        level: LimitLevel,
+    ) -> Option<SoftLimitWarning> {
         let it = self.ledger.account(account)?;
         Some(SoftLimitWarning {
             account,
             group: self.group_name(account),
             cgroup: None,
             members: self.members(account),
+            level,
             used_bytes: it.reading().used_bytes,
             hard_bytes: it.limit().hard_bytes(),
             grace_s: None,
@@ -359,7 +370,11 @@ impl Accounts {
         let (grace, (limit, _)) = (layers.grace()?, layers.after_grace()?);
         let hard_bytes = limit.hard_bytes();
         let grace_s = Some(seconds_until(grace.until_ns));
-        Some(SoftLimitWarning { hard_bytes, grace_s, ..self.near_limit(account)? })
+        Some(SoftLimitWarning {
+            hard_bytes,
+            grace_s,
+            ..self.near_limit(account, LimitLevel::Soft)?
+        })
     }
 }
 

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
-use control::oomd::Trigger;
+use control::oomd::{LimitLevel, Trigger};
 use headroom_linux::clock::monotonic_ns;
 use memory_ledger::cgroup::owner_of;
 use memory_ledger::cgroup_accounts::{CgroupAccount, Found, Look};
@@ -279,6 +279,7 @@ impl CgroupLimits {
             group: None,
             cgroup: Some(it.path().to_owned()),
             members: Vec::from_iter(owner_of(it.path())),
+            level: LimitLevel::Soft,
             used_bytes: it.account().reading().used_bytes,
             hard_bytes: it.account().limit().hard_bytes(),
         })

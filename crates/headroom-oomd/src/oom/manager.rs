@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
 use control::RequestId;
-use control::oomd::{HeldMemory, Trigger, Why};
+use control::oomd::{HeldMemory, LimitLevel, Trigger, Why};
 use headroom_linux::clock::monotonic_ns;
 use memory_ledger::cgroup::owner_of;
 use memory_ledger::{
@@ -445,9 +445,7 @@ impl OomManager {
                 self.relief.shrink();
                 self.relief.press([account]);
                 self.state.accounts.read(account);
-                if let Some(near) = self.state.accounts.near_limit(account) {
-                    self.records.near_limit(near);
-                }
+                self.warn(account, LimitLevel::Soft);
                 self.rearm(account);
             }
             Event::SoftCleared { account, .. } => {
@@ -808,6 +806,9 @@ impl OomManager {
         self.take_events();
         for account in self.state.accounts.ids() {
             let phase = self.state.accounts.read(account);
+            if self.state.accounts.crosses_warning(account) {
+                self.warn(account, LimitLevel::Warn);
+            }
             self.end_grace(account);
             if phase > Some(Phase::Within) {
                 self.state.usage.follow(account);
@@ -828,6 +829,12 @@ impl OomManager {
             self.relief.shrink();
         }
         self.timer.scanned(begun_ns, if near { Urgency::Alert } else { Urgency::Calm });
+    }
+
+    fn warn(&mut self, account: AccountId, level: LimitLevel) {
+        if let Some(near) = self.state.accounts.near_limit(account, level) {
+            self.records.near_limit(near);
+        }
     }
 
     /// Puts a lowered limit in force whose grace is over, or that the usage has come below.

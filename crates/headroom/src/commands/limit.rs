@@ -291,6 +291,7 @@ mod tests {
             user: "*".into(),
             hard_bytes: 100 << 20,
             soft_bytes: 90 << 20,
+            warn_bytes: None,
             exempt: false,
             counts: Vec::new(),
             members: Vec::new(),

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use control::oomd::{Event, Outcome, Why};
+use control::oomd::{Event, LimitLevel, Outcome, Why};
 use control::subscription::Subscription;
 
 use crate::arguments::Globals;
@@ -69,7 +69,15 @@ struct Notice {
 /// Title and text for an event; `None`: a later event reports the outcome.
 fn notice(event: &Event) -> Option<Notice> {
     match event {
-        Event::SoftLimitCrossed { account, group, cgroup, used_bytes, hard_bytes, grace_s } => {
+        Event::SoftLimitCrossed {
+            account,
+            group,
+            cgroup,
+            level,
+            used_bytes,
+            hard_bytes,
+            grace_s,
+        } => {
             let (used, hard) = (Size(*used_bytes), Size(*hard_bytes));
             let who = user::owner(*account, group.as_deref(), cgroup.as_deref());
             if let Some(seconds) = grace_s {
@@ -82,7 +90,10 @@ fn notice(event: &Event) -> Option<Notice> {
                 });
             }
             Some(Notice {
-                title: format!("{who} is almost out of memory"),
+                title: match level {
+                    LimitLevel::Soft => format!("{who} is almost out of memory"),
+                    LimitLevel::Warn => format!("{who} uses much of its memory"),
+                },
                 body: format!("{used} are in use of {hard}. Beyond that a process will be killed."),
             })
         }

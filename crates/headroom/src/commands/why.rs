@@ -120,9 +120,12 @@ fn print_event(globals: &Globals, event: &Event) -> anyhow::Result<ControlFlow<(
     }
     output::print_on(&match event {
         Event::Decided { why } | Event::Ended { why } => format!("{}\n", decision::explain(why)),
-        Event::SoftLimitCrossed { account, group, cgroup, used_bytes, hard_bytes, .. } => format!(
-            "{} exceeds its soft limit: {} of {}\n\n",
+        Event::SoftLimitCrossed {
+            account, group, cgroup, level, used_bytes, hard_bytes, ..
+        } => format!(
+            "{} exceeds its {}: {} of {}\n\n",
             user::owner(*account, group.as_deref(), cgroup.as_deref()),
+            level.as_str(),
             Size(*used_bytes),
             Size(*hard_bytes)
         ),

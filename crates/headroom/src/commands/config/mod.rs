@@ -106,7 +106,9 @@ fn text(configuration: &Configuration, in_force: &[RuleMatches]) -> String {
             [] => String::new(),
             counts => format!(", of {}", counts.join(", ")),
         };
-        let _ = writeln!(text, "limit    {name}: {hard}, soft {soft}{of}");
+        let warn = limit.warn_bytes.map(|bytes| format!(", warn {}", Size(bytes)));
+        let warn = warn.unwrap_or_default();
+        let _ = writeln!(text, "limit    {name}: {hard}, soft {soft}{warn}{of}");
     }
     if configuration.grace_s != DEFAULT_GRACE_S {
         let _ = writeln!(text, "grace    {} s for lowered limits", configuration.grace_s);
@@ -171,6 +173,7 @@ mod tests {
             user: user.into(),
             hard_bytes: 2 << 30,
             soft_bytes: 1 << 30,
+            warn_bytes: (user == "*").then_some(1 << 29),
             exempt: user == "4000000009",
             counts: if user == "*" { vec!["anon".into(), "file".into()] } else { Vec::new() },
             members: if user == "@both" {
@@ -198,7 +201,7 @@ mod tests {
                         limit    4000000000: 2.0 GiB, soft 1.0 GiB\n\
                         limit    4000000009: none\n\
                         limit    every ordinary user (uid 1000 to 2000, and from 65536 on): \
-                        2.0 GiB, soft 1.0 GiB, of anon, file\n\
+                        2.0 GiB, soft 1.0 GiB, warn 512.0 MiB, of anon, file\n\
                         limit    each of @x (0 members known so far): 2.0 GiB, soft 1.0 GiB\n\
                         limit    @both (4000000001, 4000000002, together): 2.0 GiB, soft 1.0 GiB\n\
                         limit    cgroups /a/ci-*, each: 2.0 GiB, soft 1.0 GiB\n\
