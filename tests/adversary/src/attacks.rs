@@ -61,6 +61,14 @@ pub const ALL: &[Attack] = &[
         ..PLAIN
     },
     Attack {
+        name: "tmpfs-detached",
+        program: "tmpfs_detached",
+        limit_mib: 64,
+        seconds: 4,
+        arguments: |_| vec!["400".into()],
+        ..PLAIN
+    },
+    Attack {
         name: "page-tables",
         program: "page_tables",
         limit_mib: 64,

@@ -150,7 +150,10 @@ impl Measurer {
         };
         *left -= checked;
         let (devices, proc) = (&mut self.devices, &self.proc);
-        files.retain(|file| devices.storage(file.id, proc, pid) == Storage::Memory);
+        files.retain(|file| {
+            let storage = file.unlisted.unwrap_or_else(|| devices.storage(file.id, proc, pid));
+            storage == Storage::Memory
+        });
         files
     }
 

@@ -7,7 +7,7 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use headroom_linux::mountinfo;
+use headroom_linux::mountinfo::{self, Device};
 use memory_ledger::Uid;
 use rustix::fs::{AtFlags, CWD, FileType, MemfdFlags, StatxFlags};
 
@@ -35,6 +35,9 @@ impl FileId {
 /// may be: a stacked filesystem maps the pages of the one below, a driver those of its own.
 const NOT_IN_MEMORY: &[&str] = &["9p", "btrfs", "cifs", "nfs", "nfs4", "virtiofs", "zfs"];
 
+/// `f_type` of a tmpfs, also that of memfds.
+const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
+
 /// Where a filesystem keeps its files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Storage {
@@ -55,6 +58,9 @@ pub struct HeldFile {
     pub owner: Uid,
     /// Memory and swap of the file, bytes.
     pub bytes: u64,
+    /// Where it is kept, if no mount that the process sees shows it: the mount is detached, or one
+    /// of another namespace.
+    pub unlisted: Option<Storage>,
 }
 
 /// Identifies filesystems that are kept in memory.
@@ -96,6 +102,13 @@ impl TmpfsDevices {
 }
 
 impl Proc {
+    /// The devices of the mounts that a process sees.
+    fn devices_of_mounts(&self, pid: u32) -> Vec<Device> {
+        let path = self.root.join(pid.to_string()).join("mountinfo");
+        let mounts = std::fs::read(path).unwrap_or_default();
+        mountinfo::entries(&mounts).map(|mount| mount.device).collect()
+    }
+
     /// The files that a process holds open and that may be in memory, once per open descriptor of
     /// each table: a thread can have a table of its own (`CLONE_FILES`), and the main thread may
     /// have exited. Checks at most `most` threads and descriptors; also returns how many were
@@ -107,6 +120,7 @@ impl Proc {
         // One thread of each table, sorted in the kernel's order.
         let mut tables: Vec<u32> = Vec::new();
         let (mut files, mut checked) = (Vec::new(), 0);
+        let mut mounts = None;
         for tid in tids {
             if checked >= most {
                 break;
@@ -126,11 +140,24 @@ impl Proc {
                 // A thread that has exited has none.
                 for entry in descriptors.into_iter().flatten().flatten().take(most - checked) {
                     checked += 1;
-                    files.extend(file_behind(&entry.path()));
+                    let Some(mut file) = file_behind(&entry.path()) else { continue };
+                    let mounts = mounts.get_or_insert_with(|| self.devices_of_mounts(pid));
+                    if !mounts.iter().any(|device| device.is(file.id.device)) {
+                        file.unlisted = Some(unlisted_storage(&entry.path()));
+                    }
+                    files.push(file);
                 }
             }
         }
         Ok((files, checked))
+    }
+}
+
+/// Where a file is kept by the type of its filesystem. Waits for its server if it has one.
+fn unlisted_storage(link: &Path) -> Storage {
+    match rustix::fs::statfs(link) {
+        Ok(stat) if stat.f_type == TMPFS_MAGIC => Storage::Memory,
+        _ => Storage::Unknown,
     }
 }
 
@@ -146,12 +173,40 @@ fn file_behind(link: &Path) -> Option<HeldFile> {
     let is_file = FileType::from_raw_mode(stat.stx_mode.into()) == FileType::RegularFile;
     let bytes = stat.stx_blocks * 512;
     let may_be_in_memory = is_file && bytes > 0 && !id.is_on_disk();
-    may_be_in_memory.then_some(HeldFile { id, owner: Uid(stat.stx_uid), bytes })
+    let owner = Uid(stat.stx_uid);
+    may_be_in_memory.then_some(HeldFile { id, owner, bytes, unlisted: None })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
+
+    use rustix::fs::{Mode, OFlags};
+    use rustix::mount::{
+        FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen,
+    };
+
     use super::*;
+
+    #[test]
+    fn a_file_of_a_tmpfs_that_no_mount_shows_is_in_memory() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let flags = FsOpenFlags::FSOPEN_CLOEXEC;
+        let context = fsopen("tmpfs", flags).unwrap();
+        fsconfig_create(context.as_fd()).unwrap();
+        let flags = FsMountFlags::FSMOUNT_CLOEXEC;
+        let mount = fsmount(context.as_fd(), flags, MountAttrFlags::empty()).unwrap();
+        let create = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&mount, "file", create, Mode::RUSR).unwrap();
+        assert_eq!(rustix::io::write(&file, &[1; 8192]), Ok(8192));
+        let (own, stat) = (std::process::id(), rustix::fs::fstat(&file).unwrap());
+        let id = FileId { device: stat.st_dev, inode: stat.st_ino };
+        let (files, _) = Proc::default().open_files(own, 4096).unwrap();
+        let found = files.iter().find(|found| found.id == id).unwrap();
+        assert_eq!((found.unlisted, found.bytes), (Some(Storage::Memory), 8192));
+    }
 
     #[test]
     fn a_memfd_is_a_file_of_memory_and_a_pipe_is_none() {
