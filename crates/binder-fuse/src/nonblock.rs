@@ -2,8 +2,10 @@
 //!
 //! A read that has waited for [`PATIENCE`] is looked up in `/proc`: `syscall` of its thread has the
 //! descriptor, `fdinfo` the flags. The client can put another file in the descriptor's place, whose
-//! `fdinfo` is long, so a thread of its own reads them, and its time is charged to the client's
-//! owner. A wrong answer concerns only the client itself.
+//! `fdinfo` is long, or waits for something that the client holds. So a thread of its own reads
+//! them, and its time is charged to the client's owner. A thread that does not return is left to
+//! that owner's lookup, and another one serves the others. A wrong answer concerns only the client
+//! itself.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
@@ -28,6 +30,10 @@ const RETRY: Duration = Duration::from_millis(100);
 const BUDGET: Rate = owners::bounds::FLAG_LOOKUPS.of_an_owner();
 /// Charged in advance. A lookup takes some 10 us.
 const ESTIMATE: Duration = Duration::from_micros(20);
+/// A lookup that takes longer is left alone with its thread.
+const LONGEST: Duration = Duration::from_millis(500);
+/// Threads that do not return, one of an owner.
+const MOST_BLOCKED: usize = owners::bounds::FLAG_THREADS.slots().slots;
 /// Number of reads that are taken from the queues in an iteration of the event loop.
 const READS_PER_TURN: usize = 64;
 /// Bytes of the thread's stack.
@@ -61,6 +67,17 @@ struct Completed {
 struct Worker {
     reads: Sender<ParkedRead>,
     completed: Receiver<Completed>,
+    /// Reads without a result, in the order in which the thread looks them up.
+    submitted: VecDeque<ParkedRead>,
+    /// When the thread may have begun with the first of these.
+    begun: Instant,
+}
+
+impl Worker {
+    /// When its lookup has taken too long.
+    fn deadline(&self) -> Option<Instant> {
+        (!self.submitted.is_empty()).then(|| self.begun + LONGEST)
+    }
 }
 
 /// Reads to be looked up.
@@ -75,6 +92,10 @@ pub(crate) struct NonblockLookups {
     signal: Arc<OwnedFd>,
     /// Started with the first lookup.
     worker: Option<Worker>,
+    /// Those that do not return from the lookup of their one read.
+    blocked: Vec<Worker>,
+    /// Executed by the threads; another function in tests.
+    look_up: fn(ParkedRead) -> Completed,
 }
 
 impl NonblockLookups {
@@ -88,6 +109,8 @@ impl NonblockLookups {
             budgets: TokenBuckets::new(BUDGET),
             signal: Arc::new(rustix::event::eventfd(0, flags)?),
             worker: None,
+            blocked: Vec::new(),
+            look_up,
         })
     }
 
@@ -122,16 +145,45 @@ impl NonblockLookups {
             return Some(Duration::ZERO);
         }
         let fronts = [self.due.front(), self.retries.front()];
-        let next = fronts.into_iter().flatten().map(|(at, _)| *at).min()?;
+        let fronts = fronts.into_iter().flatten().map(|(at, _)| *at);
+        let next = fronts.chain(self.deadline()).min()?;
         Some(next.saturating_duration_since(Instant::now()))
+    }
+
+    /// The owner of a read that is being looked up: its thread may not return.
+    pub(crate) fn owner_of_lookup(&self) -> Option<Owner> {
+        let workers = self.worker.iter().chain(&self.blocked);
+        workers.filter_map(|worker| worker.submitted.front()).map(|read| read.owner).next()
+    }
+
+    /// When the thread is left alone. `None`: it has nothing to do, or no other may be started.
+    fn deadline(&self) -> Option<Instant> {
+        let worker = self.worker.as_ref().filter(|_| self.blocked.len() < MOST_BLOCKED);
+        worker.and_then(Worker::deadline)
+    }
+
+    fn leave_blocked_worker(&mut self, now: Instant) {
+        if self.deadline().is_some_and(|deadline| deadline <= now)
+            && let Some(mut worker) = self.worker.take()
+        {
+            self.retries.extend(worker.submitted.drain(1..).map(|read| (now, read)));
+            self.blocked.push(worker);
+        }
+    }
+
+    fn is_blocked(&self, owner: Owner) -> bool {
+        self.blocked.iter().flat_map(|worker| &worker.submitted).any(|read| read.owner == owner)
     }
 
     /// Submits the reads whose time has come, and that are still parked, to the thread.
     pub(crate) fn submit_due(&mut self, is_parked: impl Fn(u64) -> bool) {
-        if self.due.is_empty() && self.urgent.is_empty() && self.retries.is_empty() {
+        let nothing_waits =
+            self.due.is_empty() && self.urgent.is_empty() && self.retries.is_empty();
+        if nothing_waits && self.deadline().is_none() {
             return;
         }
         let now = Instant::now();
+        self.leave_blocked_worker(now);
         for _ in 0..READS_PER_TURN {
             let Some(read) = self.take_due(now) else { return };
             if is_parked(read.unique) {
@@ -151,13 +203,13 @@ impl NonblockLookups {
 
     fn submit(&mut self, read: ParkedRead, now: Instant) {
         let now_ns = self.now_ns(now);
-        if !self.budgets.is_ready(read.owner, now_ns) {
+        if self.is_blocked(read.owner) || !self.budgets.is_ready(read.owner, now_ns) {
             self.retries.push_back((now + RETRY, read));
             return;
         }
         self.budgets.charge(read.owner, now_ns, ESTIMATE.as_nanos() as u64);
         if self.worker.is_none() {
-            match start_worker(&self.signal) {
+            match start_worker(&self.signal, self.look_up) {
                 Ok(worker) => self.worker = Some(worker),
                 Err(error) => {
                     tracing::debug!("no thread that looks up O_NONBLOCK: {error}");
@@ -166,30 +218,47 @@ impl NonblockLookups {
                 }
             }
         }
-        if let Some(worker) = &self.worker {
-            // Fails only if the thread has panicked.
-            let _ = worker.reads.send(read);
+        if let Some(worker) = &mut self.worker
+            && worker.reads.send(read).is_ok()
+        {
+            if worker.submitted.is_empty() {
+                worker.begun = now;
+            }
+            worker.submitted.push_back(read);
         }
     }
 
     /// The reads that must not wait, by completed lookups.
     pub(crate) fn take_nonblocking(&mut self) -> Vec<ParkedRead> {
         let _ = rustix::io::read(&self.signal, &mut [0; 8]);
-        let Some(worker) = &self.worker else { return Vec::new() };
-        let now_ns = self.now_ns(Instant::now());
-        let mut found = Vec::new();
-        for completed in worker.completed.try_iter() {
-            let excess = completed.took.saturating_sub(ESTIMATE).as_nanos() as u64;
-            self.budgets.charge(completed.read.owner, now_ns, excess);
-            if completed.is_nonblocking {
-                found.push(completed.read);
+        let now = Instant::now();
+        let mut completed = Vec::new();
+        // A thread that has returned ends: what else was submitted to it is submitted again.
+        self.blocked.retain(|worker| match worker.completed.try_recv() {
+            Ok(lookup) => {
+                completed.push(lookup);
+                false
+            }
+            Err(_) => true,
+        });
+        if let Some(worker) = &mut self.worker {
+            for lookup in worker.completed.try_iter() {
+                completed.push(lookup);
+                worker.submitted.pop_front();
+                worker.begun = now;
             }
         }
-        found
+        let now_ns = self.now_ns(now);
+        for Completed { read, took, .. } in &completed {
+            let excess = took.saturating_sub(ESTIMATE).as_nanos() as u64;
+            self.budgets.charge(read.owner, now_ns, excess);
+        }
+        let nonblocking = completed.into_iter().filter(|lookup| lookup.is_nonblocking);
+        nonblocking.map(|lookup| lookup.read).collect()
     }
 }
 
-fn start_worker(signal: &Arc<OwnedFd>) -> io::Result<Worker> {
+fn start_worker(signal: &Arc<OwnedFd>, look_up: fn(ParkedRead) -> Completed) -> io::Result<Worker> {
     let (reads, submitted) = channel();
     let (results, completed) = channel();
     let signal = Arc::clone(signal);
@@ -204,7 +273,8 @@ fn start_worker(signal: &Arc<OwnedFd>) -> io::Result<Worker> {
             let _ = rustix::io::write(&signal, &1_u64.to_ne_bytes());
         }
     })?;
-    Ok(Worker { reads, completed })
+    let (submitted, begun) = (VecDeque::new(), Instant::now());
+    Ok(Worker { reads, completed, submitted, begun })
 }
 
 fn look_up(read: ParkedRead) -> Completed {
@@ -232,6 +302,7 @@ fn flags_of(tid: u32, fd: u32) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use std::io::Write;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use owners::Uid;
     use rustix::pipe::{PipeFlags, pipe_with};
@@ -294,5 +365,39 @@ mod tests {
         lookups.add(ParkedRead { owner: other, ..read(2) }, FlagHistory::Changed);
         lookups.submit_due(|_| true);
         assert!(lookups.worker.is_some() && lookups.retries.len() == 1);
+    }
+
+    #[test]
+    fn a_lookup_that_does_not_return_delays_its_owner_only() {
+        static RETURNS: AtomicBool = AtomicBool::new(false);
+        fn look_up(read: ParkedRead) -> Completed {
+            while read.owner == OWNER && !RETURNS.load(Ordering::Relaxed) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Completed { read, is_nonblocking: true, took: Duration::ZERO }
+        }
+        let mut lookups = NonblockLookups { look_up, ..NonblockLookups::new().unwrap() };
+        let other = Owner::User(Uid(4_000_000_001));
+        lookups.add(read(1), FlagHistory::Changed);
+        lookups.add(read(2), FlagHistory::Changed);
+        lookups.add(ParkedRead { owner: other, ..read(3) }, FlagHistory::Changed);
+        let found = |lookups: &mut NonblockLookups, wanted: u64| {
+            let begun = Instant::now();
+            while begun.elapsed() < Duration::from_secs(60) {
+                lookups.submit_due(|_| true);
+                if let Some(found) = lookups.take_nonblocking().first() {
+                    return assert_eq!(found.unique, wanted);
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            panic!("read {wanted} is not looked up");
+        };
+        found(&mut lookups, 3);
+        assert_eq!(lookups.owner_of_lookup(), Some(OWNER));
+        assert_eq!(lookups.blocked.len(), 1, "one thread for both reads of the owner");
+        RETURNS.store(true, Ordering::Relaxed);
+        found(&mut lookups, 1);
+        found(&mut lookups, 2);
+        assert!(lookups.blocked.is_empty());
     }
 }

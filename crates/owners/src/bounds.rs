@@ -364,6 +364,16 @@ pub const FLAG_LOOKUPS: Bound = Bound {
     beyond: "the owner's reads wait as if they were blocking",
 };
 
+/// Threads that read the flags of a descriptor and do not return: what a client has put in its place
+/// waits for the client.
+pub const FLAG_THREADS: Bound = Bound {
+    name: "flag-threads",
+    daemon: Daemon::Binderd,
+    resource: "threads that are blocked in the flags of descriptors",
+    share: Share::Slots(QuotaSize { slots: 16, reserved: 0, of_an_owner: 1 }),
+    beyond: "the owner's reads wait as if they were blocking, and those of all beyond the sum",
+};
+
 /// Warnings that a client can cause; one costs [`WARNING_TOKENS`].
 pub const WARNINGS: Bound = Bound {
     name: "warnings",
@@ -477,6 +487,7 @@ pub const ALL: &[Bound] = &[
     REAL_TIME_CALLS,
     AREA_LOOKUPS,
     FLAG_LOOKUPS,
+    FLAG_THREADS,
     WARNINGS,
     OPENS,
     CLIENT_FILES,

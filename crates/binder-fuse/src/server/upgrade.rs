@@ -48,6 +48,9 @@ pub enum Obstacle {
     /// Memory of a client of this owner blocks a thread.
     #[error("{0}: memory of a client does not answer: wait until it does, or end the client")]
     BlockedAccess(Owner),
+    /// The flags of a descriptor of a client of this owner block a thread.
+    #[error("{0}: a descriptor of a client is still being looked up: try again, or end the client")]
+    Flags(Owner),
     /// The close of a file that a client of this owner has passed blocks a thread.
     #[error("{0}: a file of a client is still being closed: try again, or end the client")]
     Close(Owner),
@@ -160,6 +163,7 @@ impl Server {
         self.serve_backlog();
         self.serve_queue();
         self.serve_fd_deliveries();
+        self.end_nonblocking_reads();
         self.serve_returned_accesses();
         let obstacle = self.obstacle();
         if obstacle.is_some() {
@@ -180,6 +184,8 @@ impl Server {
             Some(Obstacle::FdDeliveries)
         } else if let Some(owner) = self.host.owner_of_blocked_access() {
             Some(Obstacle::BlockedAccess(owner))
+        } else if let Some(owner) = self.nonblock.owner_of_lookup() {
+            Some(Obstacle::Flags(owner))
         } else if !self.late_returns.is_empty() {
             Some(Obstacle::Calls)
         } else if let Some(owner) = self.host.files.owner_of_open(self.mount.device()) {
