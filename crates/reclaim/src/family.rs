@@ -10,6 +10,8 @@ use crate::victim::{Victim, last_errno};
 
 /// `KCMP_VM` of the kernel: compares two processes' address spaces.
 const KCMP_VM: i32 = 1;
+/// Longest search for a process that shares the memory of a victim.
+const LONGEST_SEARCH: std::time::Duration = std::time::Duration::from_secs(5);
 /// Maximum number of scans for processes that were created since the last one. All that were found
 /// are stopped by then, so only a fork that was in progress can be missed by a scan.
 const LOOKS: u32 = 16;
@@ -82,8 +84,17 @@ pub(crate) fn gather(root: Victim, scope: Scope) -> Vec<Relative> {
 
 /// A process that uses the same memory and is not dying: the memory is not freed before it exits.
 /// Scans all processes.
+///
+/// `kcmp` waits for the `execve` of a process, which can delay it without end: after some seconds
+/// the answer is `None`.
 pub fn sharer_of(victim: &Victim) -> Option<u32> {
     let pid = victim.pid();
+    let (sends, found) = std::sync::mpsc::channel();
+    std::thread::spawn(move || sends.send(find_sharer_of(pid)));
+    found.recv_timeout(LONGEST_SEARCH).ok().flatten()
+}
+
+fn find_sharer_of(pid: u32) -> Option<u32> {
     let same = |other: u32| {
         // SAFETY: kcmp takes numbers, and no memory of ours.
         let order = unsafe { libc::syscall(libc::SYS_kcmp, pid, other, KCMP_VM, 0, 0) };
