@@ -364,8 +364,8 @@ pub const FLAG_LOOKUPS: Bound = Bound {
     beyond: "the owner's reads wait as if they were blocking",
 };
 
-/// Threads that read the flags of a descriptor and do not return: what a client has put in its place
-/// waits for the client.
+/// Threads that read the flags of a descriptor and do not return: what a client has put in its
+/// place waits for the client.
 pub const FLAG_THREADS: Bound = Bound {
     name: "flag-threads",
     daemon: Daemon::Binderd,
