@@ -30,41 +30,9 @@ fn look_up<T>(query: impl Fn() -> nix::Result<Option<T>>) -> nix::Result<Option<
     }
 }
 
-/// The uids of a group, ascending: users with it as their primary group, and its members (names
-/// without a user are left out); `None` if there is no such group. Not to be called by two threads
-/// at a time.
-pub fn members_of(group: &str) -> nix::Result<Option<Vec<Uid>>> {
-    let Some(group) = look_up(|| Group::from_name(group))? else { return Ok(None) };
-    let gid = group.gid.as_raw();
-    let mut uids = Vec::new();
-    for name in group.mem {
-        uids.extend(uid_of(&name)?);
-    }
-    // SAFETY: each entry is read before the next call; no other thread iterates over the database.
-    unsafe {
-        libc::setpwent();
-        while let Some(entry) = libc::getpwent().as_ref() {
-            if entry.pw_gid == gid {
-                uids.push(Uid(entry.pw_uid));
-            }
-        }
-        libc::endpwent();
-    }
-    uids.sort_unstable();
-    uids.dedup();
-    Ok(Some(uids))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_group_includes_its_primary_members() {
-        let root = members_of("root").unwrap().unwrap();
-        assert!(root.contains(&Uid::ROOT) && root.is_sorted(), "{root:?}");
-        assert_eq!(members_of("no-such-group-here"), Ok(None));
-    }
 
     #[test]
     fn root_is_known_and_strangers_are_not() {

@@ -53,19 +53,19 @@ impl VictimDetails {
 
     /// Requests the details of a process that is or will be a victim, unless they are recent. Does
     /// not wait.
-    pub(crate) fn request(&mut self, Process { id, uid, account, .. }: &Process) {
+    pub(crate) fn request(&mut self, process: &Process) {
         let Some(requests) = &self.requests else { return };
-        let owner = Owner::User(account.user().unwrap_or(*uid));
+        let id = process.id;
         let now_ns = monotonic_ns();
         let is_recent = |at_ns: &u64| now_ns.saturating_sub(*at_ns) < RENEW_MS * NS_PER_MS;
-        if self.requested.get(id).is_some_and(is_recent) {
+        if self.requested.get(&id).is_some_and(is_recent) {
             return;
         }
         if self.requested.len() >= KEPT {
             self.requested.retain(|_, at_ns| is_recent(at_ns));
         }
-        if self.requested.len() < KEPT && requests.try_send((owner, *id)).is_ok() {
-            self.requested.insert(*id, now_ns);
+        if self.requested.len() < KEPT && requests.try_send((process.owner(), id)).is_ok() {
+            self.requested.insert(id, now_ns);
         }
     }
 

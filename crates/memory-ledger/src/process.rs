@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use owners::Owner;
 use serde::{Deserialize, Serialize};
 
 use crate::account_id::{AccountId, Uid};
@@ -123,6 +124,12 @@ pub struct Process {
 }
 
 impl Process {
+    /// The owner whose part of a daemon's resources its reads are charged to: the user of its
+    /// account, or its own if that is a group or a control group.
+    pub fn owner(&self) -> Owner {
+        Owner::User(self.account.user().unwrap_or(self.uid))
+    }
+
     /// A process of this user, charged to its own account, with defaults otherwise.
     pub fn of(uid: Uid) -> Self {
         Self { uid, account: AccountId::User(uid), ..Self::default() }

@@ -6,7 +6,6 @@ use std::collections::HashMap;
 use memory_ledger::rules::{Facts, Rule, Rules};
 use memory_ledger::{Comm, KillPreference, Process, ProcessId, Uid};
 use memory_watch::process::Proc;
-use owners::Owner;
 
 use crate::usage::{Answer, BoundedReader, Question};
 
@@ -129,13 +128,12 @@ impl Facts for Files<'_> {
     }
 
     fn exe(&mut self) -> Option<&str> {
-        let Process { id, account, uid, .. } = *self.process;
+        let (id, owner) = (self.process.id, self.process.owner());
         let read = || {
             // In the midst of `execve`, of which its end would have to be awaited.
             if self.proc.status(id.pid).ok()?.code_bytes == Some(0) {
                 return None;
             }
-            let owner = Owner::User(account.user().unwrap_or(uid));
             match self.reader.read(owner, Question::Program(id.pid)) {
                 Some(Answer::Program(program)) => program,
                 _ => None,
