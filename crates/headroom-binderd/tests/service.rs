@@ -35,6 +35,17 @@ fn notification(manager: &UnixDatagram) -> Option<String> {
     Some(String::from_utf8_lossy(&message[..length]).into_owned())
 }
 
+/// Passes a socket to the server, which writes to it.
+fn pass_a_file(session: &mut Session<'_>) {
+    let (mut ours, theirs) = UnixStream::pair().unwrap();
+    let parcel = Parcel::new().fd(theirs.as_fd());
+    let reply = session.call(0, 1, parcel.payload()).unwrap();
+    session.free(reply);
+    let mut word = [0; 4];
+    ours.read_exact(&mut word).unwrap();
+    assert_eq!(&word, b"here");
+}
+
 #[test]
 fn under_the_unit_calls_carry_descriptors_and_priorities_and_idle_memory_is_reclaimed() {
     if cannot_mount() {
@@ -89,14 +100,8 @@ fn under_the_unit_a_sandboxed_receiver_of_another_user_gets_descriptors() {
     let _server = daemon.client("write-to-files-sandboxed");
     let client = open(daemon.binder());
     let mut session = Session::new(&client);
-    let (mut ours, theirs) = UnixStream::pair().unwrap();
     for _ in 0..3 {
-        let parcel = Parcel::new().fd(theirs.as_fd());
-        let reply = session.call(0, 1, parcel.payload()).unwrap();
-        session.free(reply);
-        let mut word = [0; 4];
-        ours.read_exact(&mut word).unwrap();
-        assert_eq!(&word, b"here");
+        pass_a_file(&mut session);
     }
     session.flush().unwrap();
     drop(client);
@@ -150,13 +155,7 @@ fn under_the_unit_the_daemon_is_upgraded() {
         assert!(matches!(reply, Reply::Upgraded { processes: 2, .. }), "{reply:?}");
         wait_for("readiness", || notification(&manager).filter(|text| text.contains("READY=1")));
         assert_eq!(daemon.status().degraded, degraded);
-        let (mut ours, theirs) = UnixStream::pair().unwrap();
-        let parcel = Parcel::new().fd(theirs.as_fd());
-        let reply = session.call(0, 1, parcel.payload()).unwrap();
-        session.free(reply);
-        let mut word = [0; 4];
-        ours.read_exact(&mut word).unwrap();
-        assert_eq!(&word, b"here");
+        pass_a_file(&mut session);
     }
     assert_eq!(daemon.stop().code(), Some(0));
     assert!(!is_mounted(&daemon.mount()));

@@ -28,6 +28,14 @@ fn for_each_mapping(rounds: u64, test: impl Fn(Bus, u64)) {
     }
 }
 
+/// Sends opens of the daemon's own bus in a message, which has the last reference of each then.
+fn send_own_opens(bus: &Bus, session: &mut Session<'_>) {
+    let opens: Vec<File> =
+        (0..OPENS).map(|_| File::open(bus.device("hwbinder")).unwrap()).collect();
+    let parcel = opens.iter().fold(Parcel::new(), |parcel, open| parcel.fd(open.as_fd()));
+    session.oneway(0, CALL, parcel.payload()).unwrap();
+}
+
 /// Closing one of its own opens sends a request to the daemon itself, which is being killed:
 /// without its guardian it would never exit.
 #[test]
@@ -41,11 +49,7 @@ fn a_daemon_killed_while_it_closes_its_own_opens_leaves_no_process_hanging() {
         reader.expect_asleep();
         let client = open(&bus);
         let mut session = Session::new(&client);
-        let opens: Vec<File> =
-            (0..OPENS).map(|_| File::open(bus.device("hwbinder")).unwrap()).collect();
-        let parcel = opens.iter().fold(Parcel::new(), |parcel, open| parcel.fd(open.as_fd()));
-        session.oneway(0, CALL, parcel.payload()).unwrap();
-        drop(opens);
+        send_own_opens(&bus, &mut session);
         // The transaction is dropped with its receiver, and the daemon has the last reference of
         // each open.
         deaf.kill();
@@ -67,11 +71,7 @@ fn a_daemon_that_is_stopped_with_its_own_opens_in_messages_leaves_no_process_han
         reader.expect_asleep();
         let client = open(&bus);
         let mut session = Session::new(&client);
-        let opens: Vec<File> =
-            (0..OPENS).map(|_| File::open(bus.device("hwbinder")).unwrap()).collect();
-        let parcel = opens.iter().fold(Parcel::new(), |parcel, open| parcel.fd(open.as_fd()));
-        session.oneway(0, CALL, parcel.payload()).unwrap();
-        drop(opens);
+        send_own_opens(&bus, &mut session);
         bus.stop().unwrap();
         let status = reader.wait();
         assert_eq!(status.code(), Some(1), "{status}");
