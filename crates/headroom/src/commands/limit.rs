@@ -211,24 +211,39 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn the_table_shows_headroom_and_kills_in_flight() {
-        let limit = UserLimit {
+    /// A limit of a user that uses nothing.
+    fn unused_limit() -> UserLimit {
+        UserLimit {
             account: AccountRef::user(Uid(4_000_000_000)),
             group: None,
             cgroup: None,
             members: Vec::new(),
             counts: Vec::new(),
+            hard_bytes: 0,
+            soft_bytes: 0,
+            used_bytes: 0,
+            dying_bytes: 0,
+            peak_bytes: 0,
+            usage_source: None,
+            leased_bytes: 0,
+            leaseholders: 0,
+            source: String::new(),
+            details: LimitDetails::default(),
+        }
+    }
+
+    #[test]
+    fn the_table_shows_headroom_and_kills_in_flight() {
+        let limit = UserLimit {
             hard_bytes: 256 << 20,
             soft_bytes: 230 << 20,
             used_bytes: 128 << 20,
             dying_bytes: 64 << 20,
             peak_bytes: 130 << 20,
-            usage_source: None,
             leased_bytes: 32 << 20,
             leaseholders: 3,
             source: "runtime".into(),
-            details: LimitDetails::default(),
+            ..unused_limit()
         };
         let text = table(std::slice::from_ref(&limit), &[]);
         for part in [
@@ -266,19 +281,9 @@ mod tests {
         let layer =
             |source: &str, mib: u64| LimitLayer { source: source.into(), hard_bytes: mib << 20 };
         let limit = UserLimit {
-            account: AccountRef::user(Uid(4_000_000_000)),
-            group: None,
-            cgroup: None,
-            members: Vec::new(),
-            counts: Vec::new(),
             hard_bytes: 500 << 20,
             soft_bytes: 450 << 20,
             used_bytes: 250 << 20,
-            dying_bytes: 0,
-            peak_bytes: 0,
-            usage_source: None,
-            leased_bytes: 0,
-            leaseholders: 0,
             source: "config".into(),
             details: LimitDetails {
                 layers: vec![layer("config", 150), layer("default", 100)],
@@ -286,6 +291,7 @@ mod tests {
                 exempt: false,
                 member_usage: vec![MemberUsage { uid: Uid(4_000_000_001), used_bytes: 7 << 20 }],
             },
+            ..unused_limit()
         };
         let default = ConfiguredLimit {
             user: "*".into(),
