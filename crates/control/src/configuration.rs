@@ -49,6 +49,10 @@ pub struct ConfiguredLimit {
     /// Usage at which the user is warned, bytes; `None`: at the soft limit only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warn_bytes: Option<u64>,
+    /// Time between SIGTERM for a process above the soft limit and SIGKILL, milliseconds; `None`:
+    /// no SIGTERM.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub soft_signal_ms: Option<u32>,
     /// There is no limit; both numbers are larger than any machine.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub exempt: bool,

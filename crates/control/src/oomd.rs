@@ -560,6 +560,8 @@ pub enum Trigger {
     Request,
     /// A limit was set or lowered below the usage.
     LimitSet,
+    /// Usage was above the soft limit of a limit with `soft-signal`.
+    SoftLimit,
     /// Available memory and swap were below their levels.
     Memory,
     /// At the current rate memory would have run out before a kill could take effect.
@@ -576,6 +578,7 @@ impl Trigger {
             Self::Timer => "timer",
             Self::Request => "request",
             Self::LimitSet => "limit-set",
+            Self::SoftLimit => "soft-limit",
             Self::Memory => "memory",
             Self::Forecast => "forecast",
             Self::Stall => "stall",

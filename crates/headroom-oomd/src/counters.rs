@@ -4,12 +4,13 @@ use control::oomd::{Counters, KilledBy, Kills, Outcome, Trigger, Why};
 
 /// All combinations of trigger and killer, so that each counter exists, at 0, before the first
 /// kill.
-const KINDS: [(Trigger, KilledBy); 8] = [
+const KINDS: [(Trigger, KilledBy); 9] = [
     (Trigger::Notifier, KilledBy::Kernel),
     (Trigger::Notifier, KilledBy::Daemon),
     (Trigger::Timer, KilledBy::Daemon),
     (Trigger::Request, KilledBy::Daemon),
     (Trigger::LimitSet, KilledBy::Daemon),
+    (Trigger::SoftLimit, KilledBy::Daemon),
     (Trigger::Memory, KilledBy::Daemon),
     (Trigger::Forecast, KilledBy::Daemon),
     (Trigger::Stall, KilledBy::Daemon),

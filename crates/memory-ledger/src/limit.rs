@@ -21,6 +21,7 @@ pub struct Limit {
     hard_bytes: u64,
     soft_bytes: u64,
     warn_bytes: Option<u64>,
+    terminate_ms: Option<u32>,
     count: Count,
 }
 
@@ -75,6 +76,7 @@ impl Limit {
         hard_bytes: NO_LIMIT_BYTES,
         soft_bytes: NO_LIMIT_BYTES,
         warn_bytes: None,
+        terminate_ms: None,
         count: Count { anon: true, shmem: true, swap: true, file: false },
     };
 
@@ -98,7 +100,8 @@ impl Limit {
         }
         // Divides first: the product could overflow.
         let soft_bytes = soft_bytes.unwrap_or(hard_bytes / 100 * SOFT_LIMIT_PERCENT);
-        Ok(Self { hard_bytes, soft_bytes, warn_bytes: None, count: Count::default() })
+        let count = Count::default();
+        Ok(Self { hard_bytes, soft_bytes, warn_bytes: None, terminate_ms: None, count })
     }
 
     /// The same limit with a level below the soft limit at which the user is warned, bytes.
@@ -107,6 +110,12 @@ impl Limit {
             return Err(LimitError::WarnNotBelowSoft { warn: warn_bytes, soft: self.soft_bytes });
         }
         Ok(Self { warn_bytes: Some(warn_bytes), ..self })
+    }
+
+    /// The same limit with SIGTERM for a process above the soft limit, and SIGKILL after this time,
+    /// milliseconds.
+    pub fn terminating_at_soft(self, grace_ms: u32) -> Self {
+        Self { terminate_ms: Some(grace_ms), ..self }
     }
 
     /// The same limits for other kinds of memory.
@@ -127,6 +136,12 @@ impl Limit {
     /// Usage above which the user is warned, bytes; `None`: only above the soft limit.
     pub fn warn_bytes(&self) -> Option<u64> {
         self.warn_bytes
+    }
+
+    /// Time between SIGTERM for a process above the soft limit and SIGKILL for it, milliseconds;
+    /// `None`: no signal is sent below the hard limit.
+    pub fn terminate_ms(&self) -> Option<u32> {
+        self.terminate_ms
     }
 
     /// Usage above which a victim is selected, bytes.

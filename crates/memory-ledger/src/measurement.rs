@@ -73,7 +73,7 @@ impl Sum {
 
     /// Part of [`confirmed_bytes`](Self::confirmed_bytes) that cannot have been freed since the
     /// measurement without a change of the sum.
-    fn certain_bytes(&self) -> u64 {
+    pub fn certain_bytes(&self) -> u64 {
         self.confirmed_bytes().saturating_sub(self.correction_bytes.max(0).unsigned_abs())
     }
 }

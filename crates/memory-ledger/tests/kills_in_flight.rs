@@ -232,6 +232,35 @@ fn a_victim_with_sigterm_is_killed_after_its_grace_period() {
 }
 
 #[test]
+fn sigterm_does_not_delay_the_hard_limit_of_its_account() {
+    let mut kills = KillsInFlight::default();
+    let sigterm = Signal::Terminate { until_ns: 500 * MS };
+    let (token, _) = kills.signalled(NewKill { signal: sigterm, ..kill(10, ALICE) });
+    let victim = kills.get(token).unwrap().victim;
+    assert!(kills.is_terminating(victim) && kills.may_enforce(ALICE) && !kills.may_kill(ALICE));
+    assert!(!kills.end_grace_of(BOB));
+    assert!(poll(&mut kills, MS).is_empty());
+    assert!(kills.end_grace_of(ALICE));
+    let now = Action::KillNow { token, account: ALICE, latch: LatchAction::Take };
+    assert_eq!(poll(&mut kills, 2 * MS), [now]);
+    assert!(!kills.is_terminating(victim) && !kills.may_enforce(ALICE));
+}
+
+#[test]
+fn the_kernel_programs_kill_of_a_victim_with_sigterm_is_the_same_kill() {
+    let mut kills = KillsInFlight::default();
+    let sigterm = Signal::Terminate { until_ns: 500 * MS };
+    let (token, _) = kills.signalled(NewKill { signal: sigterm, ..kill(10, ALICE) });
+    let victim = kills.get(token).unwrap().victim;
+    assert!(kills.joins(victim, 2 * MS) && !kills.is_terminating(victim));
+    kills.gone(token, 3 * MS);
+    read(&mut kills, ALICE, reading(50, 0, 4 * MS));
+    let free = Action::AccountFree { account: ALICE, latch: Latch::Taken, record: None };
+    assert_eq!(poll(&mut kills, 4 * MS).last(), Some(&free), "the latch that the program took");
+    assert!(!kills.joins(victim, 5 * MS), "it has settled");
+}
+
+#[test]
 fn a_victim_that_exits_on_sigterm_needs_no_latch() {
     let mut kills = KillsInFlight::default();
     let sigterm = Signal::Terminate { until_ns: 500 * MS };

@@ -6,6 +6,8 @@
 //! hard = "2G"         # bytes, K, M, G, T, or % of the machine's memory
 //! soft = "1.8G"       # the same, or % of the hard limit; when left out, see `margin`, or 90 %
 //! warn = "75%"        # the user is warned here, too; the same
+//! soft-signal = "TERM" # above the soft limit a process gets SIGTERM, and SIGKILL after a time
+//! soft-signal-s = 10  # this time, seconds
 //! account = ["anon", "shmem", "swap"] # the default; there is "file" as well
 //!
 //! [[limit]]
@@ -49,12 +51,31 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::diagnostic::{ConfigDiagnostic, hint, only_keys};
+use super::system;
 use crate::names::{Names, Resolved};
 
 pub(crate) const KEYS: &[&str] = &[
-    "user", "users", "group", "each", "cgroup", "session", "name", "hard", "soft", "warn",
+    "user",
+    "users",
+    "group",
+    "each",
+    "cgroup",
+    "session",
+    "name",
+    "hard",
+    "soft",
+    "warn",
     "account",
+    SOFT_SIGNAL,
+    SOFT_SIGNAL_TIME,
 ];
+const SOFT_SIGNAL: &str = "soft-signal";
+const SOFT_SIGNAL_TIME: &str = "soft-signal-s";
+/// Time between SIGTERM and SIGKILL unless one is given, seconds: enough to save a document, short
+/// beside the minutes in which memory usually grows from the soft to the hard limit.
+const SOFT_SIGNAL_S: u32 = 10;
+/// Longest such time, seconds: no other process of the account gets SIGTERM meanwhile.
+const MAX_SOFT_SIGNAL_S: u32 = 600;
 /// Value of `hard` that exempts from limits for more users.
 const NONE: &str = "none";
 /// Longest name of a group, bytes: tables print it.
@@ -173,8 +194,9 @@ fn parse_limit(
     let ResolvedTarget { target, uids, pattern, unknown } = resolved;
     let is_list = table.contains_key("users");
     if hard.get_ref().as_str() == Some(NONE) {
-        if let Some(other) =
-            ["soft", "warn", "cgroup", "session"].iter().find_map(|key| table.get(*key))
+        if let Some(other) = ["soft", "warn", SOFT_SIGNAL, "cgroup", "session"]
+            .iter()
+            .find_map(|key| table.get(*key))
         {
             let message = "hard = \"none\" exempts users, and has no \"soft\"; a limit of cgroups \
                            or sessions is left out instead";
@@ -204,9 +226,41 @@ fn parse_limit(
             .map_err(|e| ConfigDiagnostic::new(warn.span(), e.to_string()))?,
         None => limit,
     };
+    let limit = match parse_soft_signal(table)? {
+        Some((at, _)) if pattern.is_some() => {
+            let message = format!("limits of cgroups and sessions have no \"{SOFT_SIGNAL}\"");
+            return Err(ConfigDiagnostic::new(at, message));
+        }
+        Some((_, seconds)) => limit.terminating_at_soft(seconds * 1000),
+        None => limit,
+    };
     let count = table.get("account").map(parse_count).transpose()?;
     let limit = limit.counting(count.unwrap_or_default());
     Ok(ParsedLimit { target, uids, is_list, unknown, pattern, limit, at })
+}
+
+/// The place of `soft-signal`, and the seconds between SIGTERM and SIGKILL.
+fn parse_soft_signal(table: &DeTable) -> Result<Option<(Range<usize>, u32)>, ConfigDiagnostic> {
+    let Some(signal) = table.get(SOFT_SIGNAL) else {
+        return match table.get(SOFT_SIGNAL_TIME) {
+            Some(time) => Err(ConfigDiagnostic::new(
+                time.span(),
+                format!(
+                    "\"{SOFT_SIGNAL_TIME}\" is the time of a signal; add {SOFT_SIGNAL} = \"TERM\""
+                ),
+            )),
+            None => Ok(None),
+        };
+    };
+    if signal.get_ref().as_str() != Some("TERM") {
+        let message = format!("the only \"{SOFT_SIGNAL}\" is \"TERM\"");
+        return Err(ConfigDiagnostic::new(signal.span(), message));
+    }
+    let seconds = match table.get(SOFT_SIGNAL_TIME) {
+        Some(time) => system::number(time, MAX_SOFT_SIGNAL_S.into())? as u32,
+        None => SOFT_SIGNAL_S,
+    };
+    Ok(Some((signal.span(), seconds)))
 }
 
 /// The target of a limit, and its place in the text.

@@ -543,6 +543,7 @@ fn describe_limit(user: String, members: Vec<Uid>, limit: &Limit) -> ConfiguredL
         hard_bytes: limit.hard_bytes(),
         soft_bytes: limit.soft_bytes(),
         warn_bytes: limit.warn_bytes(),
+        soft_signal_ms: limit.terminate_ms(),
     }
 }
 
@@ -711,6 +712,19 @@ mod tests {
             ("[[limit]]\ncgroup = \"/a\"\nhard = \"1\"\n", 3, "Add a unit"),
             ("[[limit]]\nuser = 5\nhard = \"none\"\nsoft = \"1G\"\n", 4, "exempts users"),
             ("[[limit]]\nsession = \"*\"\nhard = \"none\"\n", 2, "is left out instead"),
+            ("[[limit]]\nuser = 5\nhard = \"1G\"\nsoft-signal = \"HUP\"\n", 4, "is \"TERM\""),
+            ("[[limit]]\nuser = 5\nhard = \"1G\"\nsoft-signal-s = 5\n", 4, "add soft-signal"),
+            (
+                "[[limit]]\nuser = 5\nhard = \"1G\"\nsoft-signal = \"TERM\"\nsoft-signal-s = 601\n",
+                5,
+                "from 0 to 600",
+            ),
+            (
+                "[[limit]]\nsession = \"*\"\nhard = \"1G\"\nsoft-signal = \"TERM\"\n",
+                4,
+                "have no \"soft-signal\"",
+            ),
+            ("[[limit]]\nuser = 5\nhard = \"none\"\nsoft-signal = \"TERM\"\n", 4, "exempts users"),
             ("grace-s = 86401\n", 1, "from 0 to 86400"),
             ("[[limit]]\nhard = \"1G\"\ngroup = 5\n", 3, "name of a group of the system's"),
             ("[[limit]]\nusers = [5000]\nhard = \"1G\"\n", 2, "need a \"name\""),
@@ -897,6 +911,17 @@ mod tests {
         let described = parse(text).describe(Ok(ordinary_users::ORDINARY));
         let levels: Vec<_> = described.limits.iter().map(|limit| limit.warn_bytes).collect();
         assert_eq!(levels, [Some(100 << 20), Some(768 << 20)]);
+    }
+
+    #[test]
+    fn a_limit_has_ten_seconds_between_its_signals_unless_it_says_otherwise() {
+        let text = "[[limit]]\neach = \"@root\"\nhard = \"1G\"\nsoft-signal = \"TERM\"\n\
+                    [[limit]]\nuser = 5001\nhard = \"1G\"\n\
+                    [[limit]]\nuser = 5002\nhard = \"1G\"\nsoft-signal = \"TERM\"\n\
+                    soft-signal-s = 3\n";
+        let described = parse(text).describe(Ok(ordinary_users::ORDINARY));
+        let times: Vec<_> = described.limits.iter().map(|limit| limit.soft_signal_ms).collect();
+        assert_eq!(times, [None, Some(3_000), Some(10_000)]);
     }
 
     #[test]

@@ -64,11 +64,12 @@ pub struct PreKillHook {
     enabled: bool,
 }
 
-const TRIGGERS: [Trigger; 7] = [
+const TRIGGERS: [Trigger; 8] = [
     Trigger::Notifier,
     Trigger::Timer,
     Trigger::Request,
     Trigger::LimitSet,
+    Trigger::SoftLimit,
     Trigger::Memory,
     Trigger::Forecast,
     Trigger::Stall,

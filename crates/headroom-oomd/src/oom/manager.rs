@@ -447,6 +447,7 @@ impl OomManager {
                 self.state.accounts.read(account);
                 self.warn(account, LimitLevel::Soft);
                 self.rearm(account);
+                self.signal_at_soft(account);
             }
             Event::SoftCleared { account, .. } => {
                 self.state.accounts.read(account);
@@ -478,6 +479,16 @@ impl OomManager {
         self.timer.scan_soon();
         if let Err(why) = self.user_limits.arm(account, &mut self.state) {
             tracing::debug!(%account, "no victim to arm: {why}");
+        }
+    }
+
+    /// Sends SIGTERM to the armed victim of an account above its soft limit, if its limit says so.
+    fn signal_at_soft(&mut self, account: AccountId) {
+        let Some(plan) = self.user_limits.plan_at_soft(account, &mut self.state) else { return };
+        if self.observes() {
+            self.observe(plan);
+        } else {
+            self.execute(plan);
         }
     }
 
@@ -662,7 +673,9 @@ impl OomManager {
             self.state.accounts.watch_mut().release_latch(account);
         }
         let trigger = record.and_then(|record| self.records.get(record)).map(|why| why.trigger);
-        let trigger = trigger.filter(|trigger| !trigger.is_of_the_machine());
+        let of_hard_limit =
+            |trigger: &Trigger| !trigger.is_of_the_machine() && *trigger != Trigger::SoftLimit;
+        let trigger = trigger.filter(of_hard_limit);
         self.enforce_limit(account, Alert::by(trigger.unwrap_or(Trigger::Timer)));
     }
 
@@ -821,6 +834,7 @@ impl OomManager {
             // While a kill waits for a measurement, the processes change as well.
             if enforced.is_none() {
                 self.rearm(account);
+                self.signal_at_soft(account);
             }
         }
         let accounts = &self.state.accounts;

@@ -97,6 +97,14 @@ impl UsageMonitor {
         }
     }
 
+    /// Whether the account is above its soft limit even if memory that is not confirmed does not
+    /// count.
+    pub(super) fn is_surely_above_soft(&self, account: AccountId, accounts: &Accounts) -> bool {
+        let Some((sum, limit)) = accounts.sum(account) else { return false };
+        let bytes = if self.worker.is_some() { sum.certain_bytes() } else { sum.used_bytes() };
+        bytes > limit.soft_bytes()
+    }
+
     /// Searches for memory files that processes hold open, if the last search is not recent.
     pub(super) fn search_files(&mut self, accounts: &Accounts, snapshot: &mut ProcessSnapshot) {
         let now_ns = monotonic_ns();

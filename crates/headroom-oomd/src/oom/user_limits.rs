@@ -91,6 +91,10 @@ impl UserLimits {
             return Decision::Nothing;
         }
         self.unconfirmed.remove(&account);
+        // A victim that was sent SIGTERM has no time left: its SIGKILL is due now.
+        if state.kills.end_grace_of(account) {
+            return Decision::Nothing;
+        }
         let ready = self.take(account).filter(|armed| !armed.pinned.victim.has_exited());
         let armed = match ready {
             Some(armed) => armed,
@@ -120,6 +124,39 @@ impl UserLimits {
         })
     }
 
+    /// Plans SIGTERM for the armed victim of an account that is above its soft limit, if its limit
+    /// has this signal and no kill is in flight for it. Not for a victim that shares its memory
+    /// with other processes: its exit would free nothing.
+    pub(super) fn plan_at_soft(
+        &self,
+        account: AccountId,
+        state: &mut SharedState,
+    ) -> Option<KillPlan> {
+        let it = state.accounts.ledger().account(account)?;
+        let grace_ms = it.limit().terminate_ms()?;
+        let (used_bytes, soft_bytes) = (it.reading().used_bytes, it.limit().soft_bytes());
+        let armed = &self.armed[self.position(account).ok()?];
+        let may_kill = it.phase() == Phase::AboveSoft
+            && armed.choice.sharers == 0
+            && state.kills.may_kill(account)
+            && state.accounts.latch(account) == Latch::Free
+            && state.usage.is_surely_above_soft(account, &state.accounts);
+        let pinned = &armed.pinned;
+        may_kill.then(|| KillPlan {
+            purpose: Purpose::Limit(account),
+            trigger: Trigger::SoftLimit,
+            method: Method::Terminate { grace_ms: grace_ms.into() },
+            choice: armed.choice.clone(),
+            payer: ChargedAccount { account, used_bytes: Some(used_bytes) },
+            group: armed.group.clone(),
+            pinned: Some(PinnedVictim { victim: pinned.victim.clone(), kept: pinned.kept.clone() }),
+            used_bytes,
+            hard_bytes: soft_bytes,
+            state: String::new(),
+            noticed_ns: None,
+        })
+    }
+
     /// The plan of a kill that the kernel program carried out. `None`: it is known already.
     pub(super) fn plan_of_kernel(
         &mut self,
@@ -129,7 +166,7 @@ impl UserLimits {
         state: &mut SharedState,
     ) -> Option<KillPlan> {
         let id = killed.id;
-        if state.kills.contains(id) {
+        if state.kills.joins(id, crossing.time_ns) {
             return None;
         }
         let (pinned, mut choice) = match self.take(account).filter(|armed| armed.is(id)) {
@@ -199,6 +236,12 @@ impl UserLimits {
         account: AccountId,
         state: &mut SharedState,
     ) -> Result<(), Unarmed> {
+        // The process that was sent SIGTERM at the soft limit is the victim at the hard limit, too.
+        if let Ok(at) = self.position(account)
+            && state.kills.is_terminating(self.armed[at].choice.victim.id)
+        {
+            return Ok(());
+        }
         let mut failed = None;
         for _ in 0..TRIES {
             let choice = match choose(account, state) {
@@ -290,10 +333,10 @@ pub(super) fn choose(account: AccountId, state: &mut SharedState) -> Result<Choi
     state.snapshot.choose(&scope(account, state))
 }
 
-/// Whether the account is over its limit, and nothing has been killed for that yet.
+/// Whether the account is over its limit, and no process was sent SIGKILL for that yet.
 fn is_exceeded(account: AccountId, state: &mut SharedState) -> bool {
     state.accounts.read(account) == Some(Phase::Broken)
-        && state.kills.may_kill(account)
+        && state.kills.may_enforce(account)
         && state.accounts.latch(account) == Latch::Free
 }
 

@@ -62,6 +62,17 @@ impl Hog {
         self.helper.begin("forkagain");
     }
 
+    /// Makes it ignore SIGTERM.
+    pub fn ignore_sigterm(&mut self) {
+        self.helper.execute("ignoreterm");
+    }
+
+    /// Waits until it has ended by SIGTERM.
+    pub fn ended_by_sigterm(&mut self) {
+        eventually("the hog ends", || (!self.helper.is_alive()).then_some(()));
+        assert_eq!(self.helper.signal(), Some(15), "it ended otherwise");
+    }
+
     /// Makes it let the kernel take all of its memory (`MADV_FREE`).
     pub fn free_lazily(&mut self) {
         self.helper.execute("lazyfree");

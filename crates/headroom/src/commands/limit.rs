@@ -298,6 +298,7 @@ mod tests {
             hard_bytes: 100 << 20,
             soft_bytes: 90 << 20,
             warn_bytes: None,
+            soft_signal_ms: None,
             exempt: false,
             counts: Vec::new(),
             members: Vec::new(),

@@ -102,6 +102,7 @@ fn trigger(why: &Why) -> String {
         Trigger::LimitSet => {
             &format!("the limit was set to {}, below the usage", Size(why.hard_bytes))
         }
+        Trigger::SoftLimit => "usage above the soft limit, whose soft-signal is TERM",
         Trigger::Memory => "the machine's memory fell below its level",
         Trigger::Forecast => "the machine's memory was running out too fast to wait",
         Trigger::Stall => "the machine did little but wait for memory",

@@ -466,6 +466,18 @@ impl KillsInFlight {
         !self.kills.iter().any(|kill| kill.blocks(account))
     }
 
+    /// No kill blocks this account, or only ones whose SIGKILL can follow at once.
+    pub fn may_enforce(&self, account: AccountId) -> bool {
+        let mut blocking = self.kills.iter().filter(|kill| kill.blocks(account));
+        blocking.all(|kill| kill.is_terminating() && kill.gone_ns.is_none())
+    }
+
+    /// SIGTERM was sent to this process, and SIGKILL was not.
+    pub fn is_terminating(&self, victim: ProcessId) -> bool {
+        let mut kills = self.kills.iter();
+        kills.any(|kill| kill.victim == victim && kill.is_terminating() && kill.gone_ns.is_none())
+    }
+
     /// A victim in flight for this account did not help in time. Kill preferences that a user sets
     /// for its own processes are ignored meanwhile: otherwise the user could choose victims that
     /// never help.
@@ -588,6 +600,33 @@ impl KillsInFlight {
         {
             kill.held = Held::Since(now_ns);
         }
+    }
+
+    /// Ends the SIGTERM timeout of the victims of an account that exceeds its hard limit. Returns
+    /// whether there is such a victim.
+    pub fn end_grace_of(&mut self, account: AccountId) -> bool {
+        let mut is_ended = false;
+        for kill in self.kills.iter_mut().filter(|kill| kill.is_for(account)) {
+            if let Signal::Terminate { until_ns } = &mut kill.signal {
+                *until_ns = 0;
+                is_ended = true;
+            }
+        }
+        is_ended
+    }
+
+    /// Whether a kill of this victim is in flight: then the kernel program's kill is no new one. If
+    /// only SIGTERM was sent before, SIGKILL has followed, with the latch that the program took.
+    pub fn joins(&mut self, victim: ProcessId, at_ns: u64) -> bool {
+        let Some(kill) = self.kills.iter_mut().find(|kill| kill.victim == victim) else {
+            return false;
+        };
+        if kill.is_terminating() {
+            (kill.signal, kill.signalled_ns) = (Signal::Kill, at_ns);
+            let payer = kill.payer.account;
+            self.hold_latch(payer);
+        }
+        true
     }
 
     /// Ends the SIGTERM timeout of all victims at once.

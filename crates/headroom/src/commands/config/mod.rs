@@ -108,7 +108,10 @@ fn text(configuration: &Configuration, in_force: &[RuleMatches]) -> String {
         };
         let warn = limit.warn_bytes.map(|bytes| format!(", warn {}", Size(bytes)));
         let warn = warn.unwrap_or_default();
-        let _ = writeln!(text, "limit    {name}: {hard}, soft {soft}{warn}{of}");
+        let signal =
+            limit.soft_signal_ms.map(|ms| format!(" with SIGTERM {} s before SIGKILL", ms / 1000));
+        let signal = signal.unwrap_or_default();
+        let _ = writeln!(text, "limit    {name}: {hard}, soft {soft}{signal}{warn}{of}");
     }
     if configuration.grace_s != DEFAULT_GRACE_S {
         let _ = writeln!(text, "grace    {} s for lowered limits", configuration.grace_s);
@@ -174,6 +177,7 @@ mod tests {
             hard_bytes: 2 << 30,
             soft_bytes: 1 << 30,
             warn_bytes: (user == "*").then_some(1 << 29),
+            soft_signal_ms: (user == "*").then_some(10_000),
             exempt: user == "4000000009",
             counts: if user == "*" { vec!["anon".into(), "file".into()] } else { Vec::new() },
             members: if user == "@both" {
@@ -201,7 +205,8 @@ mod tests {
                         limit    4000000000: 2.0 GiB, soft 1.0 GiB\n\
                         limit    4000000009: none\n\
                         limit    every ordinary user (uid 1000 to 2000, and from 65536 on): \
-                        2.0 GiB, soft 1.0 GiB, warn 512.0 MiB, of anon, file\n\
+                        2.0 GiB, soft 1.0 GiB with SIGTERM 10 s before SIGKILL, \
+                        warn 512.0 MiB, of anon, file\n\
                         limit    each of @x (0 members known so far): 2.0 GiB, soft 1.0 GiB\n\
                         limit    @both (4000000001, 4000000002, together): 2.0 GiB, soft 1.0 GiB\n\
                         limit    cgroups /a/ci-*, each: 2.0 GiB, soft 1.0 GiB\n\
