@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt;
 use e2e::wait;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
-use crate::support::{headroom, skipped};
+use crate::support::{headroom, program, run_script, skipped};
 
 fn terminal() -> (OwnedFd, File) {
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
@@ -59,4 +59,20 @@ fn the_command_owns_the_terminal_and_gets_one_interrupt() {
         let _ = child.kill();
     }
     assert_eq!(code, Some(Some(6)));
+}
+
+#[test]
+fn programs_open_pseudo_terminals_also_in_a_session_in_a_session() {
+    if skipped() {
+        return;
+    }
+    let headroom = program("headroom");
+    let ended = run_script(&format!(
+        "script -qec 'test -t 1 && echo first' /dev/null; \
+         {headroom} run -- script -qec 'test -t 1 && tty && echo second' /dev/null"
+    ));
+    let lines: Vec<&str> = ended.out.lines().map(str::trim_end).collect();
+    let [first, name, second] = lines[..] else { panic!("{ended:?}") };
+    assert_eq!((first, second), ("first", "second"), "{ended:?}");
+    assert!(name.contains("/pts/"), "{ended:?}");
 }
