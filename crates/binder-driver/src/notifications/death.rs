@@ -1,7 +1,6 @@
 //! Death notifications: requested for a handle, sent when the node's owner dies, can be withdrawn.
 
 use binder_uapi::{BinderHandleCookie, Return};
-use keyed_slab::Key;
 
 use crate::debug::counters::one_more;
 use crate::driver::Driver;
@@ -96,12 +95,7 @@ impl Driver {
     /// `BC_DEAD_BINDER_DONE`. A cookie that was not sent is ignored.
     pub(crate) fn dead_binder_done(&mut self, process: ProcessId, thread: ThreadId, cookie: u64) {
         let delivered = &mut self.processes[process].delivered_deaths;
-        let first = (cookie, DeathId::MIN);
-        let Some(&(found, death)) = delivered.range(first..).next() else { return };
-        if found != cookie {
-            return;
-        }
-        delivered.remove(&(cookie, death));
+        let Some(death) = delivered.acknowledge(cookie) else { return };
         let entry = &mut self.deaths[death];
         entry.delivered = false;
         match entry.state {
@@ -120,7 +114,7 @@ impl Driver {
             self.queues.unlink(work);
         }
         let process = &mut self.processes[entry.process];
-        process.delivered_deaths.remove(&(entry.cookie, death));
+        process.delivered_deaths.remove(death);
         process.deaths -= 1;
         self.discharge_object(entry.process);
     }
@@ -137,7 +131,7 @@ impl DeliverToRead for DeathId {
             return Flow::Continue;
         }
         death.delivered = true;
-        driver.processes[reader.process].delivered_deaths.insert((cookie, self));
+        driver.processes[reader.process].delivered_deaths.insert(cookie, self);
         reader.put(Return::DeadBinder(cookie));
         // Nothing else is delivered with it, because the reader may react to it by making calls.
         Flow::Return

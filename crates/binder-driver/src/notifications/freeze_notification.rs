@@ -4,7 +4,6 @@
 //! At most one is unacknowledged: changes before the acknowledgement are sent as one more.
 
 use binder_uapi::{BinderFrozenStateInfo, BinderHandleCookie, Return};
-use keyed_slab::Key;
 
 use crate::debug::counters::one_more;
 use crate::driver::Driver;
@@ -114,10 +113,7 @@ impl Driver {
         cookie: u64,
     ) -> Result<(), Errno> {
         let sent = &mut self.processes[process].sent_freeze_notifications;
-        let first = (cookie, FreezeNotificationId::MIN);
-        let next = sent.range(first..).next().copied();
-        let (_, id) = next.filter(|(found, _)| *found == cookie).ok_or(Errno::EINVAL)?;
-        sent.remove(&(cookie, id));
+        let id = sent.acknowledge(cookie).ok_or(Errno::EINVAL)?;
         let entry = &mut self.freeze_notifications[id];
         entry.sent = false;
         if std::mem::take(&mut entry.resend) {
@@ -140,7 +136,7 @@ impl Driver {
             self.queues.unlink(work);
         }
         let process = &mut self.processes[entry.process];
-        process.sent_freeze_notifications.remove(&(entry.cookie, id));
+        process.sent_freeze_notifications.remove(id);
         process.freeze_notifications -= 1;
         self.discharge_object(entry.process);
     }
@@ -157,7 +153,7 @@ impl DeliverToRead for FreezeNotificationId {
             return Flow::Continue;
         }
         entry.sent = true;
-        driver.processes[reader.process].sent_freeze_notifications.insert((cookie, self));
+        driver.processes[reader.process].sent_freeze_notifications.insert(cookie, self);
         let info = BinderFrozenStateInfo { cookie, is_frozen: is_frozen.into(), reserved: 0 };
         reader.put(Return::FrozenBinder(info));
         // Nothing else is delivered with it, because the reader may react to it by making calls.

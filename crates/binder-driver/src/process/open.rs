@@ -1,6 +1,6 @@
 //! Processes: one open of a device each.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use owners::Uid;
 
@@ -9,6 +9,7 @@ use crate::driver::Driver;
 use crate::errno::Errno;
 use crate::host::Host;
 use crate::keys::{ContextId, ProcessId};
+use crate::notifications::delivered::Delivered;
 use crate::notifications::types::Freezer;
 use crate::objects::types::References;
 use crate::process::types::{Opener, Process, SpamDetection};
@@ -38,10 +39,10 @@ impl Driver {
             todo: self.queues.create(),
             nodes: BTreeMap::new(),
             refs: References::default(),
-            delivered_deaths: BTreeSet::new(),
+            delivered_deaths: Delivered::default(),
             deaths: 0,
             freezer: Freezer::default(),
-            sent_freeze_notifications: BTreeSet::new(),
+            sent_freeze_notifications: Delivered::default(),
             freeze_notifications: 0,
             oneway_slots: 0,
             untaken_bytes: 0,
@@ -115,10 +116,10 @@ impl Driver {
         while let Some(work) = self.queues.pop(todo) {
             work.cancel(self, host, None);
         }
-        while let Some((_, death)) = self.processes[process].delivered_deaths.first().copied() {
+        while let Some(death) = self.processes[process].delivered_deaths.first() {
             self.remove_death(death);
         }
-        while let Some(&(_, sent)) = self.processes[process].sent_freeze_notifications.first() {
+        while let Some(sent) = self.processes[process].sent_freeze_notifications.first() {
             self.remove_freeze_notification(sent);
         }
         self.release_freezer(process);

@@ -1,6 +1,6 @@
 //! Data structures of contexts, accounts, opens and threads.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 
 use binder_uapi::returns::BR_OK;
@@ -14,6 +14,7 @@ use crate::host::Caller;
 use crate::keys::{
     AccountId, ContextId, DeathId, FreezeNotificationId, NodeId, ProcessId, ThreadId, TransactionId,
 };
+use crate::notifications::delivered::Delivered;
 use crate::notifications::types::Freezer;
 use crate::objects::types::References;
 use crate::transaction::prediction::LastParcel;
@@ -96,13 +97,13 @@ pub struct Process {
     /// Nodes that it owns, by pointer.
     pub nodes: BTreeMap<u64, NodeId>,
     pub refs: References,
-    /// Death notifications sent but not acknowledged, by cookie.
-    pub delivered_deaths: BTreeSet<(u64, DeathId)>,
+    /// Death notifications sent but not acknowledged.
+    pub delivered_deaths: Delivered<DeathId>,
     /// Number of death notifications in any state.
     pub deaths: usize,
     pub freezer: Freezer,
-    /// Freeze notifications sent but not acknowledged, by cookie.
-    pub sent_freeze_notifications: BTreeSet<(u64, FreezeNotificationId)>,
+    /// Freeze notifications sent but not acknowledged.
+    pub sent_freeze_notifications: Delivered<FreezeNotificationId>,
     /// Number of freeze notifications that it requested, in any state.
     pub freeze_notifications: usize,
     /// Buffers that hold the one-way slot of a node: until the receiver frees one, the node gets no

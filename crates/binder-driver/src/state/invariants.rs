@@ -463,7 +463,7 @@ impl Driver {
             let work = Vec::from_iter(death.work);
             ensure!(items == work, "{id:?} ({}) is queued as {items:?}", death.state);
             let process = &self.processes[death.process];
-            let sent = process.delivered_deaths.contains(&(death.cookie, id));
+            let sent = process.delivered_deaths.contains(death.cookie, id);
             ensure!(sent == death.delivered, "{id:?} and its process disagree");
             let alive = match death.state {
                 Armed => registered.contains(&id) && !sent && work.is_empty(),
@@ -522,7 +522,7 @@ impl Driver {
             let items = queued.get(&Item::FreezeNotification(id)).map_or(&[][..], Vec::as_slice);
             ensure!(items == Vec::from_iter(entry.work), "{id:?} is queued as {items:?}");
             let listed = &self.processes[entry.process].sent_freeze_notifications;
-            ensure!(listed.contains(&(entry.cookie, id)) == entry.sent, "{id:?} sent or not");
+            ensure!(listed.contains(entry.cookie, id) == entry.sent, "{id:?} sent or not");
             ensure!(entry.clear != registered.contains(&id), "{id:?} is not where it belongs");
             ensure!(!entry.sent || entry.work.is_none(), "{id:?} is sent and queued");
             ensure!(entry.sent || !entry.resend, "{id:?} follows nothing");

@@ -56,9 +56,8 @@ impl Driver {
             }
         }
         all_known(&self.refs, process.refs.iter())?;
-        all_known(&self.deaths, process.delivered_deaths.iter().map(|&(_, death)| death))?;
-        let sent = process.sent_freeze_notifications.iter().map(|&(_, sent)| sent);
-        all_known(&self.freeze_notifications, sent)?;
+        all_known(&self.deaths, process.delivered_deaths.ids())?;
+        all_known(&self.freeze_notifications, process.sent_freeze_notifications.ids())?;
         all_known(&self.freezes, process.freezer.waits.iter().copied())?;
         process.area.as_ref().map_or(Ok(()), |area| area.check_size(self.page_bytes()))
     }

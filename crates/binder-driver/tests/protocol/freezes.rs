@@ -118,6 +118,24 @@ fn the_last_state_is_reported_when_several_changes_went_unacknowledged() {
 }
 
 #[test]
+fn an_acknowledgement_is_that_of_the_oldest_delivery_with_its_cookie() {
+    let (mut world, manager, [owner, watcher]) = World::with_manager();
+    let state = |is_frozen| {
+        Return::FrozenBinder(BinderFrozenStateInfo { cookie: 5, is_frozen, reserved: 0 })
+    };
+    for ptr in [0x100, 0x200] {
+        let handle = world.share(owner, ptr, manager, watcher);
+        let seen = world.run(watcher, &[Command::RequestFreezeNotification(request(handle, 5))]);
+        assert_eq!(seen.work_returns(), [state(0)]);
+    }
+    world.write(watcher, &[Command::FreezeNotificationDone(5)]);
+    assert_eq!(world.freeze(manager, 10, 0), Freeze::Done(Ok(())));
+    assert_eq!(world.read(watcher).work_returns(), [state(1)], "the first, sent again");
+    let seen = world.run(watcher, &[Command::FreezeNotificationDone(5)]);
+    assert_eq!(seen.work_returns(), [state(1)], "the second, which was sent before that");
+}
+
+#[test]
 fn a_notification_goes_with_its_reference() {
     let (mut world, manager, [owner, watcher]) = World::with_manager();
     let handle = world.share(owner, 0x100, manager, watcher);
