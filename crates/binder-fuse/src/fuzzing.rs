@@ -35,8 +35,8 @@ pub fn names(input: &[u8]) {
                 let mut bytes = [0; size_of::<BinderfsDevice>()];
                 let len = name.len().min(bytes.len());
                 bytes[..len].copy_from_slice(&name[..len]);
-                let Ok(device) = BinderfsDevice::read_from_bytes(&bytes) else { continue };
-                if let Ok(name) = crate::server::name_of(&device)
+                let Ok(mut device) = BinderfsDevice::read_from_bytes(&bytes) else { continue };
+                if let Ok(name) = crate::server::name_of(&mut device)
                     && tree.check_name(name).is_ok()
                 {
                     tree.add(name, driver.add_context(name), 0o600);

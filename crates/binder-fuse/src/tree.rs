@@ -139,14 +139,14 @@ impl Tree {
         Ok(())
     }
 
-    /// Checks the name of a new device. Errno (positive) if it is refused: `EEXIST`, `EINVAL`,
-    /// `ENAMETOOLONG`, `ENOSPC`.
+    /// Checks the name of a new device. Errno (positive) if it is refused: `EEXIST`, `EACCES` (as
+    /// the kernel for what is no name), `ENAMETOOLONG`, `ENOSPC`.
     pub(crate) fn check_name(&self, name: &str) -> Result<(), i32> {
         if name.len() > BINDERFS_MAX_NAME {
             return Err(libc::ENAMETOOLONG);
         }
         if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']) {
-            return Err(libc::EINVAL);
+            return Err(libc::EACCES);
         }
         if self.is_fixed(name) || self.by_name(name).is_some() {
             return Err(libc::EEXIST);
@@ -353,9 +353,9 @@ impl Tree {
         })
     }
 
-    /// `chmod` and `chown` of devices and of `binder-control`; times are accepted and ignored. The
-    /// kernel has checked the caller's rights. Errno: `EINVAL` for a new size, `EPERM` for fixed
-    /// entries.
+    /// `chmod` and `chown` of devices and of `binder-control`; times are accepted and ignored, as
+    /// are all changes of fixed entries: scripts change the mode of all files of a folder. The
+    /// kernel has checked the caller's rights. Errno: `EINVAL` for a new size.
     pub(crate) fn setattr(&mut self, node: u64, change: &SetattrIn) -> Result<(), i32> {
         if change.valid & FATTR_SIZE != 0 {
             return Err(libc::EINVAL);
@@ -363,7 +363,7 @@ impl Tree {
         let owner = match self.place(node).ok_or(libc::ENOENT)? {
             Place::Control => &mut self.control,
             Place::Device(id) => &mut self.devices.get_mut(&id).ok_or(libc::ENOENT)?.owner,
-            _ => return Err(libc::EPERM),
+            _ => return Ok(()),
         };
         if change.valid & FATTR_MODE != 0 {
             owner.mode = change.mode & 0o7777;
@@ -507,10 +507,10 @@ mod tests {
             ("binder", Err(libc::EEXIST)),
             ("binder-control", Err(libc::EEXIST)),
             ("features", Err(libc::EEXIST)),
-            ("", Err(libc::EINVAL)),
-            (".", Err(libc::EINVAL)),
-            ("..", Err(libc::EINVAL)),
-            ("a/b", Err(libc::EINVAL)),
+            ("", Err(libc::EACCES)),
+            (".", Err(libc::EACCES)),
+            ("..", Err(libc::EACCES)),
+            ("a/b", Err(libc::EACCES)),
             (&long, Err(libc::ENAMETOOLONG)),
             (&long[1..], Ok(())),
             ("anbox-binder", Ok(())),
@@ -547,7 +547,8 @@ mod tests {
         assert_eq!((attr.mode, attr.uid, attr.gid), (0o100_640, 7, 8));
         let truncate = SetattrIn { valid: FATTR_SIZE, ..SetattrIn::default() };
         assert_eq!(tree.setattr(node, &truncate), Err(libc::EINVAL));
-        assert_eq!(tree.setattr(FEATURES_ID, &chmod), Err(libc::EPERM));
+        assert_eq!(tree.setattr(FEATURES_ID, &chmod), Ok(()));
+        assert_eq!(tree.attr(FEATURES_ID).unwrap().mode, libc::S_IFDIR | 0o755, "without effect");
     }
 
     #[test]

@@ -6,8 +6,8 @@ use std::time::Instant;
 use binder_driver::{Caller, Errno, Freshness, SpamDetection};
 use binder_uapi::ioctl::*;
 use binder_uapi::{
-    BinderFrozenStatusInfo, BinderNodeDebugInfo, BinderNodeInfoForRef, BinderVersion,
-    BinderWriteRead, BinderfsDevice, CURRENT_PROTOCOL_VERSION, FlatBinderObject,
+    BINDERFS_MAX_NAME, BinderFrozenStatusInfo, BinderNodeDebugInfo, BinderNodeInfoForRef,
+    BinderVersion, BinderWriteRead, BinderfsDevice, CURRENT_PROTOCOL_VERSION, FlatBinderObject,
 };
 use owners::Uid;
 use zerocopy::{FromBytes, IntoBytes};
@@ -31,10 +31,11 @@ fn bytes(value: impl IntoBytes + zerocopy::Immutable) -> Vec<u8> {
     value.as_bytes().to_vec()
 }
 
-/// The name in the argument of BINDER_CTL_ADD; an errno (positive) if it is not terminated, or is
-/// not UTF-8.
-pub(crate) fn name_of(device: &BinderfsDevice) -> Result<&str, i32> {
-    let end = device.name.iter().position(|&byte| byte == 0).ok_or(libc::ENAMETOOLONG)?;
+/// The name in the argument of BINDER_CTL_ADD, as the kernel takes it: at most 255 bytes of it. An
+/// errno (positive) if it is not UTF-8.
+pub(crate) fn name_of(device: &mut BinderfsDevice) -> Result<&str, i32> {
+    device.name[BINDERFS_MAX_NAME] = 0;
+    let end = device.name.iter().position(|&byte| byte == 0).unwrap_or(BINDERFS_MAX_NAME);
     std::str::from_utf8(&device.name[..end]).map_err(|_| libc::EINVAL)
 }
 
@@ -194,7 +195,7 @@ impl Server {
             return Err(libc::EINVAL);
         }
         let mut device = BinderfsDevice::read_from_bytes(data).map_err(|_| libc::EINVAL)?;
-        let name = name_of(&device)?;
+        let name = name_of(&mut device)?;
         self.tree.check_name(name)?;
         let context = self.driver.add_context(name);
         self.tree.add(name, context, self.added_mode);
