@@ -71,7 +71,7 @@ pub(crate) unsafe fn write_read(fd: c_int, argument: usize) -> Result<c_int, Err
     result
 }
 
-static ZERO: u32 = 0;
+pub(crate) static ZERO: u32 = 0;
 
 /// # Safety
 ///

@@ -22,7 +22,9 @@ mod threads;
 
 use std::ffi::{c_int, c_ulong, c_void};
 
-use binder_uapi::ioctl::BINDER_WRITE_READ;
+use binder_uapi::ioctl::{BINDER_SET_CONTEXT_MGR, BINDER_WRITE_READ};
+
+use self::calls::ZERO;
 
 /// `ioctl(2)`.
 ///
@@ -31,12 +33,16 @@ use binder_uapi::ioctl::BINDER_WRITE_READ;
 /// As for the system call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
-    let result = if request as u32 == BINDER_WRITE_READ {
+    let result = match request as u32 {
         // SAFETY: the caller's.
-        unsafe { calls::write_read(fd, argument as usize) }
-    } else {
+        BINDER_WRITE_READ => unsafe { calls::write_read(fd, argument as usize) },
+        // The kernel's driver ignores this argument, and FUSE reads it.
+        BINDER_SET_CONTEXT_MGR if argument.is_null() => {
+            // SAFETY: the daemon has no effect on our memory by it.
+            unsafe { system::ioctl(fd, BINDER_SET_CONTEXT_MGR, &raw const ZERO as usize) }
+        }
         // SAFETY: the caller's.
-        unsafe { system::ioctl(fd, request as u32, argument as usize) }
+        request => unsafe { system::ioctl(fd, request, argument as usize) },
     };
     match result {
         Ok(value) => value,

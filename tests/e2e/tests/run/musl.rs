@@ -54,3 +54,22 @@ fn clients_of_each_c_library_call_each_other_and_pass_files() {
         }
     }
 }
+
+#[test]
+fn a_context_manager_may_pass_null_where_the_library_is_preloaded() {
+    if skipped() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let public = PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(folder.path(), public).expect("its mode");
+    for (options, code, error) in [
+        (&[][..], 0, ""),
+        (&["-static"][..], 1, "raw_client: BINDER_SET_CONTEXT_MGR: Bad address\n"),
+    ] {
+        let Some(program) = client(folder.path(), "cc", options) else { return };
+        let args = ["run", "--", program.to_str().expect("text"), "/dev/binder", "manage"];
+        let ended = outcome(headroom().args(args));
+        assert_eq!((ended.code, ended.err.as_str()), (Some(code), error), "{options:?}");
+    }
+}

@@ -2,6 +2,7 @@
  *
  *   raw_client DEVICE serve   becomes the context manager: it replies to each call, writes to the file that a call
  *                             contains, and replies with another file
+ *   raw_client DEVICE manage  becomes the context manager by BINDER_SET_CONTEXT_MGR with NULL
  *   raw_client DEVICE call    makes a call without files and one with a file
  */
 
@@ -202,6 +203,11 @@ int main(int argc, char **argv)
             fail("pthread_create");
         pthread_join(thread, NULL);
         return 1;
+    }
+    if (strcmp(argv[2], "manage") == 0) {
+        if (ioctl(device, BINDER_SET_CONTEXT_MGR, NULL) != 0)
+            fail("BINDER_SET_CONTEXT_MGR");
+        return 0;
     }
     if (call(EMPTY_CALL, -1) >= 0)
         fail("a file in a reply without one");
