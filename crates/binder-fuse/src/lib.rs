@@ -82,7 +82,7 @@ pub use bus::{Builder, Bus};
 pub use error::Error;
 pub use loop_threads::serve;
 pub use mapping::{MappingChoice, MappingKind};
-pub use mount::MountNamespace;
+pub use mount::{FSTYPE, MountNamespace};
 pub use server::{
     BufferHolder, Config, DeviceOwner, Event, HeldMemory, Obstacle, PausedServer, RingPolicy,
     Server, TraceEnd, TraceOutcome, TracePart, TraceRecord,

@@ -19,8 +19,8 @@ use crate::error::Error;
 use crate::helper_mount::{Helper, unshare};
 
 /// Filesystem type in `/proc/mounts`; the part behind the dot is FUSE's subtype.
-const FSTYPE: &str = "fuse.binder";
-const SOURCE: &str = "headroom";
+pub const FSTYPE: &str = "fuse.binder";
+pub(crate) const SOURCE: &str = "headroom";
 
 /// The mount namespace that a server is in while it serves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,6 +57,7 @@ impl Mount {
     /// * `MountNamespace::Leave`: this process has one thread.
     pub(crate) fn new(
         dir: &Path,
+        source: &str,
         channel: &Channel,
         namespace: MountNamespace,
     ) -> Result<Self, Error> {
@@ -70,7 +71,7 @@ impl Mount {
         );
         let options = CString::new(options).unwrap_or_default();
         let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-        let mounted = mount(SOURCE, &path, FSTYPE, flags, options.as_c_str());
+        let mounted = mount(source, &path, FSTYPE, flags, options.as_c_str());
         mounted.map_err(fail(
             &path,
             "cannot mount (that takes CAP_SYS_ADMIN; `headroom run` needs none)",
@@ -314,7 +315,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         // The connection stays open until the end of the test.
         let connection = Channel::open().unwrap();
-        let mount = Mount::new(folder.path(), &connection, MountNamespace::Keep).unwrap();
+        let mount = Mount::new(folder.path(), SOURCE, &connection, MountNamespace::Keep).unwrap();
         let file = mount.path().join("file");
         let (begins, begun) = channel();
         let (ends, ended) = channel();

@@ -129,6 +129,9 @@ struct Args {
     /// The bus belongs to one user: do not warn of missing privileges.
     #[arg(long)]
     session: bool,
+    /// The source of the mount in /proc/mounts; umount(8) accepts it.
+    #[arg(long, value_name = "NAME")]
+    mount_source: Option<String>,
     /// Exit with status 0 when the bus is unmounted.
     #[arg(long)]
     until_unmounted: bool,
@@ -262,6 +265,7 @@ impl Daemon {
 }
 
 fn configuration(args: &Args) -> Config {
+    let defaults = Config::new(&args.mount);
     Config {
         devices: args.devices.clone(),
         mapping: args.mapping,
@@ -273,12 +277,13 @@ fn configuration(args: &Args) -> Config {
         cpu_latency_device: args.low_latency.then(|| CPU_LATENCY_DEVICE.into()),
         rings: if args.rings { RingPolicy::Accepted } else { RingPolicy::Refused },
         session: args.session,
+        source: args.mount_source.clone().unwrap_or(defaults.source),
         mount_namespace: if args.leave_mount_namespace {
             MountNamespace::Leave
         } else {
             MountNamespace::Keep
         },
-        ..Config::new(&args.mount)
+        ..defaults
     }
 }
 

@@ -6,14 +6,16 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
+use headroom_linux::mountinfo;
 use owners::Uid;
 
 use crate::permissions;
@@ -25,6 +27,10 @@ const NAME: &str = "mount.binder";
 /// arguments.
 const MOUNT_FAILED: u8 = 32;
 const BAD_USAGE: u8 = 1;
+/// How long the end of a daemon whose bus was unmounted is awaited: it sends the last replies, and
+/// closes what its clients had open.
+const END_OF_PREDECESSOR: Duration = Duration::from_secs(5);
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
 /// Options from mount(8) that need no action: they apply to FUSE mounts anyway, or do not concern
 /// the mount helper.
 const IGNORED: [&str; 14] = [
@@ -82,6 +88,7 @@ impl Permissions {
 /// The parsed arguments.
 #[derive(Debug, PartialEq, Eq)]
 struct Request {
+    source: String,
     dir: PathBuf,
     max: Option<u32>,
     logs: bool,
@@ -94,6 +101,7 @@ impl Request {
     /// `SOURCE DIR [-fnsv] [-o OPTIONS] [-t TYPE] [-N NAMESPACE]`, without the program's name.
     fn parse(arguments: impl Iterator<Item = OsString>) -> anyhow::Result<Self> {
         let mut request = Self {
+            source: String::new(),
             dir: PathBuf::new(),
             max: None,
             logs: false,
@@ -124,7 +132,8 @@ impl Request {
                 _ => places.push(argument),
             }
         }
-        let [_source, dir] = &places[..] else { bail!("needs a source and a directory") };
+        let [source, dir] = &places[..] else { bail!("needs a source and a directory") };
+        request.source = source.to_str().context("a source that is no text")?.to_owned();
         request.dir = std::path::absolute(dir).context("not a usable path")?;
         for option in options.iter().flat_map(|list| list.split(',')).filter(|one| !one.is_empty())
         {
@@ -173,12 +182,8 @@ impl Request {
             return Ok(());
         }
         let namespace = own_mount_namespace();
-        let folder = RunFolder::create(&self.dir, namespace)?;
+        let (folder, log_file) = self.make_folder(namespace)?;
         let log = folder.log_of_start();
-        let mut options = File::options();
-        options.write(true).create(true).truncate(true).mode(0o644);
-        let log_file =
-            options.open(&log).with_context(|| format!("cannot make {}", log.display()))?;
         let flags = rustix::pipe::PipeFlags::CLOEXEC;
         let (ready, ready_writer) = rustix::pipe::pipe_with(flags).context("cannot make a pipe")?;
         let mut command = self.daemon(&folder);
@@ -204,10 +209,35 @@ impl Request {
         std::fs::rename(&log, folder.log()).context("cannot keep the log")
     }
 
+    /// Makes the folder and the log of the daemon. The daemon of a bus that was unmounted here just
+    /// now may still use the folder, and removes it at its end.
+    fn make_folder(&self, namespace: Option<u64>) -> anyhow::Result<(RunFolder, File)> {
+        let since = Instant::now();
+        loop {
+            let folder = RunFolder::create(&self.dir, namespace)?;
+            let is_patient = since.elapsed() < END_OF_PREDECESSOR;
+            if is_patient && folder.has_daemon() && !is_bus(&self.dir)? {
+                std::thread::sleep(LOOK_AGAIN);
+                continue;
+            }
+            let log = folder.log_of_start();
+            let mut options = File::options();
+            options.write(true).create(true).truncate(true).mode(0o644);
+            match options.open(&log) {
+                Ok(file) => return Ok((folder, file)),
+                Err(error) if is_patient && error.kind() == ErrorKind::NotFound => {}
+                Err(error) => {
+                    return Err(error).with_context(|| format!("cannot make {}", log.display()));
+                }
+            }
+        }
+    }
+
     /// The command of the daemon for this mount.
     fn daemon(&self, folder: &RunFolder) -> Command {
         let mut command = Command::new("/proc/self/exe");
         command.arg0("headroom-binderd").arg("--mount").arg(&self.dir).arg("--until-unmounted");
+        command.arg("--mount-source").arg(&self.source);
         command.arg("--socket").arg(folder.socket()).arg("--run-folder").arg(&folder.path);
         if folder.scope == Scope::User {
             command.arg("--session");
@@ -221,6 +251,13 @@ impl Request {
         command.args(self.permissions.arguments());
         command
     }
+}
+
+/// Whether the topmost mount on this folder is a bus.
+fn is_bus(dir: &Path) -> anyhow::Result<bool> {
+    let table = std::fs::read("/proc/self/mountinfo").context("cannot read the mount table")?;
+    let dir = dir.canonicalize().context("not a usable path")?;
+    Ok(mountinfo::topmost(&table, &dir).is_some_and(|entry| entry.fs_type == binder_fuse::FSTYPE))
 }
 
 /// Inode of this process's mount namespace, if it can end before the daemon: the first process of a

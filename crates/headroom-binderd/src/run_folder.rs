@@ -3,6 +3,7 @@
 use std::fs::DirBuilder;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -55,6 +56,15 @@ impl RunFolder {
 
     pub fn socket(&self) -> PathBuf {
         self.path.join("binderd.sock")
+    }
+
+    /// Whether a daemon listens on the socket.
+    pub fn has_daemon(&self) -> bool {
+        // It is a socket of packets: a dead one refuses the connection, a live one its kind.
+        match UnixStream::connect(self.socket()) {
+            Ok(_) => true,
+            Err(error) => error.raw_os_error() == Some(libc::EPROTOTYPE),
+        }
     }
 
     pub fn log(&self) -> PathBuf {

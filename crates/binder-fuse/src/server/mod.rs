@@ -101,6 +101,8 @@ const KIND: u64 = !0 << 32;
 pub struct Config {
     /// The mount point; created if it is missing.
     pub mount: PathBuf,
+    /// The source of the mount in `/proc/mounts`, which has no other meaning.
+    pub source: String,
     /// The mount namespace to serve in. Leaving it takes a process of one thread.
     pub mount_namespace: MountNamespace,
     /// Devices to start with.
@@ -136,6 +138,7 @@ impl Config {
         let devices = ["binder", "hwbinder", "vndbinder"].map(str::to_owned).to_vec();
         Self {
             mount: mount.into(),
+            source: crate::mount::SOURCE.to_owned(),
             mount_namespace: MountNamespace::Keep,
             devices,
             mapping: MappingChoice::Auto,
@@ -265,7 +268,7 @@ impl Server {
     /// Mounts and starts the session; no request is served before [`next_event`](Self::next_event).
     pub fn new(config: &Config) -> Result<Self, Error> {
         let channel = Arc::new(Channel::open()?);
-        let mount = Mount::new(&config.mount, &channel, config.mount_namespace)?;
+        let mount = Mount::new(&config.mount, &config.source, &channel, config.mount_namespace)?;
         Self::with_mount(config, channel, mount)
     }
 

@@ -128,6 +128,14 @@ fn mount_8_mounts_a_bus_and_umount_ends_its_daemon() {
 }
 
 #[test]
+fn the_source_unmounts_and_the_folder_can_be_mounted_again_at_once() {
+    let again = "mount -t binder mybus $dir; ls $dir/binder >/dev/null; umount mybus";
+    let script = vec![again; 20].join("; ");
+    let output = check(&format!("{script}; mount -t binder binder $dir; {UNMOUNT}"));
+    assert!(output.is_empty() || output == "unmounted\n", "{output}");
+}
+
+#[test]
 fn mount_options_are_those_of_binderfs() {
     let script =
         "mount -t binder -o max=3,stats=global,nosuid binder $dir; cat $dir/binder_logs/state";
