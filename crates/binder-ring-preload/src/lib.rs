@@ -17,6 +17,8 @@ mod calls;
 mod fd_transfer;
 mod own_memory;
 mod receive_buffer;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod seccomp;
 mod system;
 mod threads;
 
@@ -25,6 +27,14 @@ use std::ffi::{c_int, c_ulong, c_void};
 use binder_uapi::ioctl::{BINDER_SET_CONTEXT_MGR, BINDER_WRITE_READ};
 
 use self::calls::ZERO;
+
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+use self::seccomp::is_filtered;
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+fn is_filtered() -> bool {
+    false
+}
 
 /// `ioctl(2)`.
 ///
@@ -35,7 +45,7 @@ use self::calls::ZERO;
 pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
     let result = match request as u32 {
         // SAFETY: the caller's.
-        BINDER_WRITE_READ => unsafe { calls::write_read(fd, argument as usize) },
+        BINDER_WRITE_READ if !is_filtered() => unsafe { calls::write_read(fd, argument as usize) },
         // The kernel's driver ignores this argument, and FUSE reads it.
         BINDER_SET_CONTEXT_MGR if argument.is_null() => {
             // SAFETY: the daemon has no effect on our memory by it.

@@ -73,3 +73,21 @@ fn a_context_manager_may_pass_null_where_the_library_is_preloaded() {
         assert_eq!((ended.code, ended.err.as_str()), (Some(code), error), "{options:?}");
     }
 }
+
+#[test]
+fn a_client_that_may_only_call_ioctl_goes_on_calling() {
+    if skipped() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let public = PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(folder.path(), public).expect("its mode");
+    let Some(program) = client(folder.path(), "cc", &[]) else { return };
+    let program = program.to_str().expect("text");
+    let service = format!("{program} /dev/binder serve");
+    for by in ["prctl", "syscall"] {
+        let args = ["run", "--service-manager", &service, "--", program, "/dev/binder", by];
+        let ended = outcome(headroom().args(args));
+        assert_eq!(ended.out, "all calls were answered\n", "{by}: {ended:?}");
+    }
+}

@@ -3,19 +3,26 @@
  *   raw_client DEVICE serve   becomes the context manager: it replies to each call, writes to the file that a call
  *                             contains, and replies with another file
  *   raw_client DEVICE manage  becomes the context manager by BINDER_SET_CONTEXT_MGR with NULL
+ *   raw_client DEVICE prctl|syscall  makes calls, and more of them after it has installed a filter by that function,
+ *                             which kills it unless it calls ioctl, write or exit_group
  *   raw_client DEVICE call    makes a call without files and one with a file
  */
 
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/android/binder.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 enum { EMPTY_CALL = 1, FILE_CALL = 2, MAPPING = 128 << 10, COMMANDS = 512 };
@@ -180,6 +187,40 @@ static int call(uint32_t code, int fd)
     return take_file(&reply, &commands);
 }
 
+static void filter(int by_syscall)
+{
+    static const int allowed[] = { SYS_ioctl, SYS_write, SYS_exit_group };
+    struct sock_filter code[2 * 3 + 2];
+    unsigned short len = 0;
+
+    code[len++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
+    for (int i = 0; i < 3; i++) {
+        code[len++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, allowed[i], 0, 1);
+        code[len++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+    }
+    code[len++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS);
+    struct sock_fprog program = { len, code };
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0)
+        fail("PR_SET_NO_NEW_PRIVS");
+    if ((by_syscall ? syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program)
+                    : prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) != 0)
+        fail("a filter");
+}
+
+static void call_filtered(int by_syscall)
+{
+    static const char text[] = "all calls were answered\n";
+
+    for (int i = 0; i < 40; i++) {
+        if (i == 20)
+            filter(by_syscall);
+        if (call(EMPTY_CALL, -1) >= 0)
+            fail("a file in a reply without one");
+    }
+    if (write(1, text, sizeof text - 1) < 0)
+        fail("write");
+}
+
 int main(int argc, char **argv)
 {
     struct binder_version version = { 0 };
@@ -203,6 +244,10 @@ int main(int argc, char **argv)
             fail("pthread_create");
         pthread_join(thread, NULL);
         return 1;
+    }
+    if (strcmp(argv[2], "prctl") == 0 || strcmp(argv[2], "syscall") == 0) {
+        call_filtered(strcmp(argv[2], "syscall") == 0);
+        return 0;
     }
     if (strcmp(argv[2], "manage") == 0) {
         if (ioctl(device, BINDER_SET_CONTEXT_MGR, NULL) != 0)
