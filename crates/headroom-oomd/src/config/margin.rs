@@ -12,22 +12,20 @@ use memory_ledger::Margin;
 use toml::de::DeTable;
 
 use super::diagnostic::only_keys;
+use super::read_trusted_if_there;
 
 const KEYS: [&str; 3] = ["allocation-bytes-per-s", "reclaim-bytes-per-s", "reaction-us"];
 /// Upper bound of each value (bytes per second, microseconds). No machine exceeds it, so a larger
 /// value is an error.
 const MOST: u64 = 1 << 50;
 
-/// Reads the file. `Ok(None)`: the file does not exist, so no margin was measured. The error
-/// contains the path and the fallback that applies.
+/// Reads the file, if only root and the daemon's own user can change it. `Ok(None)`: the file does
+/// not exist, so no margin was measured. The error contains the path and the fallback that applies.
 pub fn load(path: &Path) -> Result<Option<Margin>, String> {
     let complain =
         |message: String| format!("{}: {message}; soft limits are 90 % unless set", path.display());
-    match std::fs::read_to_string(path) {
-        Ok(text) => parse(&text).map(Some).map_err(complain),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(complain(error.to_string())),
-    }
+    let text = read_trusted_if_there(path).map_err(|error| complain(error.to_string()))?;
+    text.map(|text| parse(&text).map_err(complain)).transpose()
 }
 
 fn parse(text: &str) -> Result<Margin, String> {
@@ -55,6 +53,8 @@ fn as_u64(number: &toml::de::DeInteger) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     const GOOD: &str =
@@ -66,6 +66,16 @@ mod tests {
             Margin { allocation_bytes_per_s: 10, reclaim_bytes_per_s: 20, reaction_ns: 3000 };
         assert_eq!(parse(GOOD), Ok(margin));
         assert_eq!(load(Path::new("/nonexistent/margin.toml")), Ok(None));
+    }
+
+    #[test]
+    fn a_file_that_other_users_can_change_is_not_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("margin.toml");
+        std::fs::write(&path, GOOD).unwrap();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o666)).unwrap();
+        let message = load(&path).expect_err("anybody can write it");
+        assert!(message.contains("mode 0666") && message.ends_with("unless set"), "{message}");
     }
 
     #[test]

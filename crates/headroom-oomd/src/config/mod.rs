@@ -216,6 +216,14 @@ fn read_trusted(path: &Path) -> Result<String, TrustError> {
     Ok(Trusted::open(path)?.read_to_string()?)
 }
 
+/// The same; `Ok(None)`: the file does not exist.
+fn read_trusted_if_there(path: &Path) -> Result<Option<String>, TrustError> {
+    match read_trusted(path) {
+        Err(TrustError::Io(error)) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        result => result.map(Some),
+    }
+}
+
 /// The entries of a folder that only root and the daemon's own user can change.
 fn list_trusted(folder: &Path) -> Result<Vec<PathBuf>, TrustError> {
     Trusted::open(folder)?;

@@ -5,15 +5,17 @@ use std::path::Path;
 
 use memory_ledger::Uid;
 
+use super::read_trusted_if_there;
+
 /// Default range of ordinary users: `UID_MIN` and `UID_MAX` of shadow's own `login.defs`.
 pub const ORDINARY: RangeInclusive<Uid> = Uid(1000)..=Uid(60_000);
 
-/// Reads the uid range of ordinary users from `login.defs`. The error contains the fallback that
-/// applies.
+/// Reads the uid range of ordinary users from `login.defs`, if only root and the daemon's own user
+/// can change it. The error contains the fallback that applies.
 pub fn ordinary(login_defs: &Path) -> Result<RangeInclusive<Uid>, String> {
-    let text = match std::fs::read_to_string(login_defs) {
-        Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(ORDINARY),
+    let text = match read_trusted_if_there(login_defs) {
+        Ok(Some(text)) => text,
+        Ok(None) => return Ok(ORDINARY),
         Err(error) => return Err(instead(login_defs, &error.to_string())),
     };
     let number = |key: &str, default: Uid| {
@@ -40,7 +42,19 @@ fn instead(login_defs: &Path, what: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
+
+    #[test]
+    fn a_file_that_other_users_can_change_is_not_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("login.defs");
+        std::fs::write(&path, "UID_MIN 500\n").unwrap();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o666)).unwrap();
+        let message = ordinary(&path).expect_err("anybody can write it");
+        assert!(message.contains("mode 0666") && message.ends_with("ordinary users"), "{message}");
+    }
 
     #[test]
     fn ordinary_users_are_those_of_login_defs() {
