@@ -4,39 +4,78 @@
 //! part of the memory that a kill releases. A reader that a process's lock blocks is abandoned
 //! ([`BoundedReader`]).
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use control::oomd::ProcessDetails;
 use headroom_linux::clock::monotonic_ns;
-use memory_ledger::{Process, ProcessId};
+use memory_ledger::{Process, ProcessId, Uid};
 use memory_watch::process::Details;
-use owners::Owner;
+use owners::{Owner, Quota, bounds};
 
 use crate::clock::NS_PER_MS;
 use crate::usage::BoundedReader;
 
 /// Capacity of the queue; a request beyond it is dropped.
 const QUEUE: usize = 64;
-/// Number of processes whose details are kept; the oldest is dropped.
-const KEPT: usize = 256;
+/// Number of processes whose details are kept; the oldest of the owner with most is dropped.
+const KEPT: usize = bounds::VICTIM_DETAILS.slots().slots;
 /// A process that stays armed is read again after this time, milliseconds: it may have executed
 /// another program.
 const RENEW_MS: u64 = 5_000;
 /// Precedes programs that keep all CPUs busy: the victim may exit soon.
 const NICE: i32 = -20;
 
-type Known = Arc<Mutex<VecDeque<(ProcessId, Details)>>>;
+type Known = Arc<Mutex<KnownDetails>>;
+
+/// The details that were read, the oldest first.
+#[derive(Default)]
+struct KnownDetails(Vec<(Owner, ProcessId, Details)>);
+
+impl KnownDetails {
+    fn insert(&mut self, owner: Owner, id: ProcessId, details: Details) {
+        let mut counts: BTreeMap<Owner, usize> = BTreeMap::new();
+        for (owner, ..) in &self.0 {
+            *counts.entry(*owner).or_default() += 1;
+        }
+        if self.0.len() >= KEPT
+            && let Some((most, _)) = counts.into_iter().max_by_key(|(_, count)| *count)
+            && let Some(oldest) = self.0.iter().position(|(of, ..)| *of == most)
+        {
+            self.0.remove(oldest);
+        }
+        self.0.push((owner, id, details));
+    }
+}
+
+/// A process that was requested.
+struct Requested {
+    at_ns: u64,
+    owner: Owner,
+    uid: Uid,
+}
+
+impl Requested {
+    fn is_recent(&self, now_ns: u64) -> bool {
+        now_ns.saturating_sub(self.at_ns) < RENEW_MS * NS_PER_MS
+    }
+}
 
 /// The event loop's side. Without a thread no details are known.
-#[derive(Default)]
 pub struct VictimDetails {
     requests: Option<SyncSender<(Owner, ProcessId)>>,
     known: Known,
-    /// When each process was requested, nanoseconds.
-    requested: BTreeMap<ProcessId, u64>,
+    requested: BTreeMap<ProcessId, Requested>,
+    slots: Quota,
+}
+
+impl Default for VictimDetails {
+    fn default() -> Self {
+        let slots = Quota::new(bounds::VICTIM_DETAILS.slots());
+        Self { requests: None, known: Known::default(), requested: BTreeMap::new(), slots }
+    }
 }
 
 impl VictimDetails {
@@ -48,24 +87,29 @@ impl VictimDetails {
         std::thread::Builder::new()
             .name("victim-details".into())
             .spawn(move || run(&queue, &results))?;
-        Ok(Self { requests: Some(requests), known, requested: BTreeMap::new() })
+        Ok(Self { requests: Some(requests), known, ..Self::default() })
     }
 
     /// Requests the details of a process that is or will be a victim, unless they are recent. Does
     /// not wait.
     pub(crate) fn request(&mut self, process: &Process) {
         let Some(requests) = &self.requests else { return };
-        let id = process.id;
+        let (id, owner, uid) = (process.id, process.owner(), process.uid);
         let now_ns = monotonic_ns();
-        let is_recent = |at_ns: &u64| now_ns.saturating_sub(*at_ns) < RENEW_MS * NS_PER_MS;
-        if self.requested.get(&id).is_some_and(is_recent) {
+        if self.requested.get(&id).is_some_and(|before| before.is_recent(now_ns)) {
             return;
         }
-        if self.requested.len() >= KEPT {
-            self.requested.retain(|_, at_ns| is_recent(at_ns));
-        }
-        if self.requested.len() < KEPT && requests.try_send((process.owner(), id)).is_ok() {
-            self.requested.insert(id, now_ns);
+        self.requested.retain(|_, before| {
+            let is_recent = before.is_recent(now_ns);
+            if !is_recent {
+                self.slots.give_back(before.owner, before.uid);
+            }
+            is_recent
+        });
+        if self.slots.check(owner, uid).is_ok() && requests.try_send((owner, id)).is_ok() {
+            // It was checked.
+            let _ = self.slots.take(owner, uid);
+            self.requested.insert(id, Requested { at_ns: now_ns, owner, uid });
         }
     }
 
@@ -77,7 +121,7 @@ impl VictimDetails {
     /// The details of a process, as they were read last.
     fn get(&self, id: ProcessId) -> Option<Details> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known.iter().find(|(of, _)| *of == id).map(|(_, details)| details.clone())
+        known.0.iter().find(|(_, of, _)| *of == id).map(|(.., details)| details.clone())
     }
 
     /// The details of a victim that were read after its record was written.
@@ -98,14 +142,11 @@ fn run(queue: &Receiver<(Owner, ProcessId)>, results: &Known) {
     while let Ok((owner, id)) = queue.recv() {
         let Some(details) = reader.details(owner, id) else { continue };
         let mut known = results.lock().unwrap_or_else(PoisonError::into_inner);
-        known.retain(|(of, _)| *of != id);
+        known.0.retain(|(_, of, _)| *of != id);
         // The memory of a victim, and its command line with it, may have been released already.
         if details.command.is_empty() {
             continue;
         }
-        if known.len() >= KEPT {
-            known.pop_front();
-        }
-        known.push_back((id, details));
+        known.insert(owner, id, details);
     }
 }

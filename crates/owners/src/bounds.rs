@@ -460,9 +460,27 @@ pub const RINGS: Bound = Bound {
 pub const VICTIM_DETAILS: Bound = Bound {
     name: "victim-details",
     daemon: Daemon::Oomd,
-    resource: "processes near a kill whose command lines are kept",
-    share: Share::Computed { all: "256", owner: "no part", root: "" },
+    resource: "processes near a kill whose command lines are read within five seconds",
+    share: Share::Slots(QuotaSize { slots: 256, reserved: 16, of_an_owner: 16 }),
     beyond: "a record has no command line, cgroup, folder and parent",
+};
+
+/// Warnings of levels of limits that are not repeated within an interval.
+pub const REMEMBERED_WARNINGS: Bound = Bound {
+    name: "remembered-warnings",
+    daemon: Daemon::Oomd,
+    resource: "levels of limits whose warning is not repeated for a while",
+    share: Share::Slots(QuotaSize { slots: 4096, reserved: 64, of_an_owner: 64 }),
+    beyond: "the user is not warned",
+};
+
+/// Kills and warnings in the log.
+pub const LOG_LINES: Bound = Bound {
+    name: "log-lines",
+    daemon: Daemon::Oomd,
+    resource: "kills, their ends, and warnings in the log",
+    share: Share::Rate { unit: Unit::Count, owner: Rate { per_second: 4, burst: 200 }, all: None },
+    beyond: "they are counted, and the number is logged; `headroom why` has all kills",
 };
 
 /// Every bound, in the order of the tables.
@@ -481,6 +499,8 @@ pub const ALL: &[Bound] = &[
     DIRECTORY_NAMES,
     DIRECTORY_THREADS,
     VICTIM_DETAILS,
+    REMEMBERED_WARNINGS,
+    LOG_LINES,
     BLOCKED_ACCESS_TIME,
     BLOCKED_THREADS,
     CALL_SLICES,

@@ -3,6 +3,8 @@
 //! * [`queue`]: the bounded queue from the event loop to the notification thread;
 //! * [`metrics`]: counters in a file;
 //! * [`kill_log`]: log entries about kills, with a field for each fact;
+//! * [`log_share`]: the part of each owner in the log;
+//! * [`warned`]: warnings that are not repeated;
 //! * [`hooks`]: programs that the administrator configured;
 //! * [`pre_kill_hook`]: the program that runs before a kill, within a time budget.
 //!
@@ -10,9 +12,11 @@
 
 pub mod hooks;
 pub mod kill_log;
+mod log_share;
 pub mod metrics;
 pub mod pre_kill_hook;
 pub mod queue;
+mod warned;
 
 /// Threads that report or start programs run with ordinary priority: only the kill has precedence.
 /// The programs that they start inherit it.

@@ -1,7 +1,6 @@
 //! The bounded queue to the notification thread, which logs decisions and runs hooks.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -10,14 +9,18 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use control::oomd::{AccountKind, LimitLevel, Why};
+use headroom_linux::clock::monotonic_ns;
 use memory_ledger::bytes::Bytes;
 use memory_ledger::{AccountId, Uid};
 use owners::{Owner, Quota, bounds};
 
 use super::hooks::{Running, Start};
 use super::kill_log::{facts, log_decision, log_outcome, log_warning};
+use super::log_share::LogShare;
 use super::pre_kill_hook::{PreKillHook, PreKillInfo};
 use super::use_ordinary_priority;
+use super::warned::Warned;
+use crate::clock::NS_PER_MS;
 use crate::config::notifications::NotificationConfig;
 
 /// Capacity of the queue; notifications beyond it are counted and dropped. More than the bound, for
@@ -27,8 +30,6 @@ const QUEUE: usize = bounds::NOTIFICATIONS.slots().slots + 8;
 const TICK: Duration = Duration::from_millis(100);
 /// Timeout for the last entries at exit.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Maximum number of accounts whose last warning is remembered.
-const MAX_WARNED: usize = 4096;
 
 /// The usage of a user, a group or a cgroup has crossed a level of its limit.
 #[derive(Clone, Debug)]
@@ -114,7 +115,8 @@ impl NotificationQueue {
             running_count: running.clone(),
             config: NotificationConfig::default(),
             running: Running::default(),
-            warned: BTreeMap::new(),
+            warned: Warned::default(),
+            log: LogShare::default(),
         };
         let pre_kill_hook = PreKillHook::start()?;
         let thread =
@@ -227,15 +229,15 @@ struct Work {
     running_count: Arc<AtomicUsize>,
     config: NotificationConfig,
     running: Running,
-    /// Time of the last warning per account and level.
-    warned: BTreeMap<(AccountId, LimitLevel), Instant>,
+    warned: Warned,
+    log: LogShare,
 }
 
 impl Work {
     fn run(mut self) {
         use_ordinary_priority();
         loop {
-            let received = if self.running.count() == 0 {
+            let received = if self.running.count() == 0 && self.log.has_reported() {
                 self.queue.recv().map_err(|_| RecvTimeoutError::Disconnected)
             } else {
                 self.queue.recv_timeout(TICK)
@@ -251,6 +253,13 @@ impl Work {
             }
             self.running.reap();
             self.running_count.store(self.running.count(), Ordering::Release);
+            for (owner, count) in self.log.left_out(monotonic_ns()) {
+                tracing::warn!(
+                    %owner,
+                    count,
+                    "kills or warnings were not logged: `headroom why` shows all kills"
+                );
+            }
             let dropped = self.dropped.swap(0, Ordering::Relaxed);
             if dropped > 0 {
                 tracing::warn!(
@@ -264,9 +273,15 @@ impl Work {
     fn handle(&mut self, notification: Notification) {
         match notification {
             Notification::Configure(config) => self.config = *config,
-            Notification::Decided(why, _slot) => log_decision(&why),
+            Notification::Decided(why, slot) => {
+                if self.log.take(slot.owner, monotonic_ns()) {
+                    log_decision(&why);
+                }
+            }
             Notification::Ended(why, slot) => {
-                log_outcome(&why);
+                if self.log.take(slot.owner, monotonic_ns()) {
+                    log_outcome(&why);
+                }
                 if !self.config.hooks.after.is_empty() {
                     let (program, facts) = (self.config.hooks.after.clone(), facts(&why));
                     self.running.start(Start { program, hook: "after", facts, slot });
@@ -282,12 +297,10 @@ impl Work {
         let SoftLimitWarning { used_bytes, hard_bytes, grace_s, .. } = warning;
         // A grace is short, and root's request has caused it.
         if grace_s.is_none() {
-            let pause = Duration::from_secs(self.config.warnings.interval_s);
-            self.warned.retain(|_, at| at.elapsed() < pause);
-            if self.warned.contains_key(&(*account, *level)) || self.warned.len() >= MAX_WARNED {
+            let pause_ns = self.config.warnings.interval_s.saturating_mul(1_000 * NS_PER_MS);
+            if !self.warned.is_news((*account, *level), &slot, pause_ns, monotonic_ns()) {
                 return;
             }
-            self.warned.insert((*account, *level), Instant::now());
         }
         let mut facts = vec![
             ("HEADROOM_BYTES", used_bytes.to_string()),
@@ -317,7 +330,9 @@ impl Work {
                 format!("{account} {what}: {usage}")
             }
         };
-        log_warning(&message, &facts);
+        if self.log.take(slot.owner, monotonic_ns()) {
+            log_warning(&message, &facts);
+        }
         if !self.config.hooks.warn.is_empty() {
             let program = self.config.hooks.warn.clone();
             self.running.start(Start { program, hook: "warn", facts, slot });
