@@ -181,6 +181,9 @@ pub struct Call {
     pub outcome: Outcome,
     /// The negative errno with which it was refused; 0: none.
     pub errno: i32,
+    /// Why files of the call or of its reply could not be given to their receiver; else empty.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub refusal: String,
 }
 
 /// One side of a call.

@@ -58,5 +58,6 @@ fn call(record: TraceRecord) -> Call {
             TraceOutcome::Dropped => Outcome::Dropped,
         },
         errno: record.errno,
+        refusal: record.refusal,
     }
 }

@@ -146,6 +146,7 @@ fn call() -> binderd::Call {
         took_ns: 1,
         outcome: binderd::Outcome::Dead,
         errno: 0,
+        refusal: String::new(),
     }
 }
 

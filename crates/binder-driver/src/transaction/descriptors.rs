@@ -102,6 +102,15 @@ impl Driver {
         files.map(|files| files.map(|slot| slot.file).collect()).unwrap_or_default()
     }
 
+    /// Debug id of the call whose files a reader waits for; `None`: it waits for those of a reply,
+    /// or for none.
+    pub fn call_with_files(&self, process: ProcessId, tid: u32) -> Option<u32> {
+        let thread = self.known_thread(process, tid)?;
+        let delivery = self.threads[thread].fd_delivery.as_ref()?;
+        let transaction = &self.transactions[delivery.transaction];
+        (transaction.kind != Kind::Reply).then_some(transaction.id)
+    }
+
     /// The files are installed in the reader under these numbers: completes the read. `None`: the
     /// thread has no such delivery (any more).
     pub fn files_installed<H: Host>(

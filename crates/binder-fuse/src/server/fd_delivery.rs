@@ -211,7 +211,7 @@ impl Server {
                 if wanted { Vec::new() } else { fds }
             }
             TrapOutcome::Failed(error, fds) => {
-                self.warn_refusal(tid, &error);
+                self.report_refusal(process, tid, &error);
                 let _ = self.driver.files_refused(&mut self.host, process, tid);
                 fds
             }
@@ -264,12 +264,12 @@ impl Server {
                 self.complete_fd_delivery(id, request, answer, returns);
             }
             Outcome::Stopped(error) => {
-                self.warn_refusal(tid, &error);
+                self.report_refusal(process, tid, &error);
                 let (answer, returns) = self.refuse_files(process, tid);
                 self.complete_fd_delivery(id, request, answer, returns);
             }
             Outcome::Unanswered(error) => {
-                self.warn_refusal(tid, &error);
+                self.report_refusal(process, tid, &error);
                 match self.driver.files_refused(&mut self.host, process, tid) {
                     Some(answer) => self.answer_read(request, answer)?,
                     None => self.run_write_read(request, bwr)?,
@@ -280,7 +280,10 @@ impl Server {
                 }
             }
             // What its read would have returned is written nowhere.
-            Outcome::Lost => drop(self.refuse_files(process, tid)),
+            Outcome::Lost => {
+                self.trace_refusal(process, tid, "it has executed another program, or has ended");
+                drop(self.refuse_files(process, tid));
+            }
             Outcome::Unwritten { .. } => {}
         }
         Ok(())
@@ -305,7 +308,8 @@ impl Server {
         let _ = resume.send(Completion { writes: Vec::new(), result, closes });
     }
 
-    fn warn_refusal(&mut self, tid: u32, error: &io::Error) {
+    fn report_refusal(&mut self, process: ProcessId, tid: u32, error: &io::Error) {
+        self.trace_refusal(process, tid, &error.to_string());
         self.warn_once("files", || {
             format!(
                 "thread {tid} cannot receive file descriptors: {error}; transactions with \

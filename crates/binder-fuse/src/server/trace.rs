@@ -6,7 +6,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant, SystemTime};
 
-use binder_driver::{Sent, TraceEvent};
+use binder_driver::{ProcessId, Sent, TraceEvent};
 use binder_uapi::returns::{BR_DEAD_REPLY, BR_FROZEN_REPLY};
 
 use super::Server;
@@ -70,6 +70,9 @@ pub struct TraceRecord {
     pub outcome: TraceOutcome,
     /// The negative errno of the extended error; 0: none.
     pub errno: i32,
+    /// Why the files of the call or of its reply did not reach the receiver; empty: they did, or
+    /// there were none.
+    pub refusal: String,
 }
 
 /// Result of one poll.
@@ -149,11 +152,33 @@ impl Tracer {
             reply_bytes: None,
             outcome: call.refused.map_or(TraceOutcome::Dropped, |refusal| outcome(refusal.word)),
             errno: call.refused.map_or(0, |refusal| refusal.errno),
+            refusal: String::new(),
         };
         if call.refused.is_some() {
             self.push(record);
         } else if self.followed.len() < FOLLOWED {
             self.followed.insert(call.id, Followed { record, begun: Instant::now() });
+        }
+    }
+
+    /// The files of a call, or of the last reply to this thread, could not be installed.
+    fn refused(&mut self, call: Option<u32>, tid: u32, why: &str) {
+        match call {
+            Some(id) => {
+                if let Some(call) = self.followed.get_mut(&id) {
+                    call.record.refusal = why.to_owned();
+                }
+            }
+            None => {
+                let mut records = self.records.iter_mut().rev();
+                let answered = |record: &&mut TraceRecord| {
+                    record.from.tid == tid && record.reply_bytes.is_some()
+                };
+                if let Some(record) = records.find(answered) {
+                    record.outcome = TraceOutcome::Failed;
+                    record.refusal = why.to_owned();
+                }
+            }
         }
     }
 
@@ -226,6 +251,15 @@ impl Server {
             }
         }
         part
+    }
+
+    /// Adds the reason why a thread's files could not be installed. To be called before the driver
+    /// fails the transaction.
+    pub(super) fn trace_refusal(&mut self, process: ProcessId, tid: u32, why: &str) {
+        let call = self.driver.call_with_files(process, tid);
+        if let Some(tracer) = &mut self.tracer {
+            tracer.refused(call, tid, why);
+        }
     }
 
     /// Collects the driver's trace events. Called after each request, while there is a trace.
@@ -310,6 +344,23 @@ mod tests {
         let expected =
             [(TraceOutcome::Dropped, 0), (TraceOutcome::Dead, 0), (TraceOutcome::Frozen, -22)];
         assert_eq!(outcomes, expected);
+    }
+
+    #[test]
+    fn refused_files_are_the_reason_of_their_call_also_if_they_were_in_the_reply() {
+        let mut tracer = Tracer::new(0);
+        tracer.sent(call(1), "binder".into());
+        tracer.refused(Some(1), 33, "a filter");
+        tracer.event(TraceEvent::Failed { id: 1, word: 0 });
+        tracer.event(TraceEvent::Over { id: 1 });
+        tracer.sent(call(2), "binder".into());
+        tracer.event(TraceEvent::Answered { id: 2, bytes: 12 });
+        tracer.event(TraceEvent::Over { id: 2 });
+        tracer.refused(None, 2, "a full table");
+        let reasons: Vec<_> =
+            tracer.records.iter().map(|it| (it.outcome.clone(), it.refusal.as_str())).collect();
+        let failed = |why| (TraceOutcome::Failed, why);
+        assert_eq!(reasons, [failed("a filter"), failed("a full table")]);
     }
 
     #[test]

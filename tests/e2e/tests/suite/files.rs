@@ -8,10 +8,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use binder_client::{Client, ClientError, Options, Parcel, Session};
+use control::binderd::TraceFilter;
 use e2e::{Bus, BusError, Mapping, Peer, random::Random, wait};
 use rustix::process::Signal;
 
 use crate::support::{CALL, bounded, open, peer};
+use crate::trace::read_all;
 
 crate::both_mappings! {
     a_file_reaches_a_receiver_of_another_user
@@ -173,9 +175,17 @@ fn a_receiver_with_a_debugger_gets_no_files_and_the_call_fails(bus: &Bus) {
     let before = descriptors(bus.pid());
     // SAFETY: plain numbers.
     assert_eq!(unsafe { libc::ptrace(libc::PTRACE_SEIZE, pid, 0, 0) }, 0, "cannot debug it");
+    let (none, _) = read_all(bus, 0, &TraceFilter::default());
     for _ in 0..20 {
         assert_eq!(send_pipes(&mut session, 2), Err(ClientError::FailedReply));
     }
+    let seen = wait::until(wait::PATIENCE, || {
+        let (calls, _) = read_all(bus, 0, &TraceFilter::default());
+        (calls.len() >= 20).then_some(calls)
+    });
+    let calls = seen.expect("twenty calls");
+    let reasons = calls.iter().filter(|call| call.refusal.contains("Operation not permitted"));
+    assert_eq!((none.len(), reasons.count()), (0, 20), "{calls:#?}");
     // A traced thread can be detached only while it is stopped.
     // SAFETY: plain numbers, and a null status.
     unsafe {

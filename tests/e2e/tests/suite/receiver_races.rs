@@ -1,20 +1,23 @@
 //! Receivers of files that execute another program, exit, fork, are stopped or change their uid
 //! while they get them.
 
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use binder_client::{ClientError, Parcel, Payload, Session};
-use control::binderd::{Reply, Request};
+use control::binderd::{Call, Outcome, Reply, Request, TraceFilter};
 use e2e::random::Random;
 use e2e::{Bus, wait};
 
 use crate::files::{NOBODY, send_pipes};
 use crate::support::{CALL, open, peer};
+use crate::trace::read_on;
 
 crate::both_mappings! {
     receivers_that_are_disturbed_get_their_files_or_not_and_nothing_else_changes
@@ -52,6 +55,13 @@ impl Disturbance {
             Self::Fork => "fork",
             Self::Stop => "stop",
             Self::ChangeUid => "uid",
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::ExecuteSetuid => "setuid",
+            other => other.action(),
         }
     }
 
@@ -141,6 +151,40 @@ impl Drop for Receiver {
     }
 }
 
+/// How long deliveries took: from the message until the receiver had its files, or the sender's
+/// message was refused.
+#[derive(Default)]
+struct Times(BTreeMap<&'static str, (Vec<u64>, usize)>);
+
+impl Times {
+    fn add(&mut self, what: Disturbance, calls: &[Call]) {
+        for call in calls {
+            let (times, refused) = self.0.entry(what.name()).or_default();
+            if call.outcome != Outcome::Done {
+                *refused += 1;
+            }
+            times.push(call.waited_ns.unwrap_or(call.took_ns));
+        }
+    }
+
+    fn table(&mut self) -> String {
+        let mut text = String::from("disturbance  deliveries  not done  ms: median  p99  most\n");
+        for (what, (times, refused)) in &mut self.0 {
+            times.sort_unstable();
+            let at = |part: usize| times[(times.len() - 1) * part / 100] as f64 / 1e6;
+            let _ = writeln!(
+                text,
+                "{what:11}  {:10}  {refused:8}  {:10.2}  {:.2}  {:.2}",
+                times.len(),
+                at(50),
+                at(99),
+                at(100)
+            );
+        }
+        text
+    }
+}
+
 fn receivers_that_are_disturbed_get_their_files_or_not_and_nothing_else_changes(bus: &Bus) {
     let count = std::env::var(DELIVERIES).map_or(DEFAULT_DELIVERIES, |text| text.parse().unwrap());
     let seed = Random::fresh_seed();
@@ -149,7 +193,8 @@ fn receivers_that_are_disturbed_get_their_files_or_not_and_nothing_else_changes(
     let file = std::fs::File::open("/dev/null").unwrap();
     let client = open(bus);
     let mut session = Session::new(&client);
-    let mut longest = Duration::ZERO;
+    let mut times = Times::default();
+    let (_, mut from, _) = read_on(bus, 0, &TraceFilter::default());
     for round in 0..count {
         let what = Disturbance::ALL[(round % Disturbance::ALL.len() as u64) as usize];
         // Short times are more likely: the first steps of a delivery take some microseconds each.
@@ -158,7 +203,6 @@ fn receivers_that_are_disturbed_get_their_files_or_not_and_nothing_else_changes(
         let mut receiver = Receiver::start(bus, &programs, what, delay_us);
         std::thread::sleep(Duration::from_micros(random.below(2000)));
         let parcel = (0..FILES).fold(Parcel::new(), |parcel, _| parcel.fd(file.as_fd()));
-        let begun = Instant::now();
         receiver.disturb();
         match session.oneway(0, CALL, parcel.payload()) {
             Ok(_) | Err(ClientError::DeadReply | ClientError::FailedReply) => {}
@@ -168,9 +212,12 @@ fn receivers_that_are_disturbed_get_their_files_or_not_and_nothing_else_changes(
             session.oneway(0, STOP, Payload::bytes(&[])).unwrap();
         }
         receiver.expect_end(what, round);
-        longest = longest.max(begun.elapsed());
+        let calls = TraceFilter { code: Some(CALL), ..TraceFilter::default() };
+        let (calls, next, _) = read_on(bus, from, &calls);
+        from = next;
+        times.add(what, &calls);
     }
-    println!("seed {seed}: {count} deliveries, the longest with its receiver's end {longest:?}");
+    println!("seed {seed}: {count} deliveries\n{}", times.table());
     drop(session);
     // Each worker is free, and serves others.
     let _service = peer(bus, &["files", NOBODY]);

@@ -21,14 +21,20 @@ fn read(bus: &Bus, from: Option<u64>, filter: TraceFilter) -> (Vec<Call>, u64, u
 }
 
 /// Reads everything from `from` on, until there is nothing new.
-fn read_all(bus: &Bus, mut from: u64, filter: &TraceFilter) -> (Vec<Call>, u64) {
+pub(crate) fn read_all(bus: &Bus, from: u64, filter: &TraceFilter) -> (Vec<Call>, u64) {
+    let (calls, _, missed) = read_on(bus, from, filter);
+    (calls, missed)
+}
+
+/// The same, with the number from which the next read continues.
+pub(crate) fn read_on(bus: &Bus, mut from: u64, filter: &TraceFilter) -> (Vec<Call>, u64, u64) {
     let (mut all, mut missed) = (Vec::new(), 0);
     loop {
         let (calls, next, lost) = read(bus, Some(from), filter.clone());
         all.extend(calls);
         missed += lost;
         if next == from {
-            return (all, missed);
+            return (all, next, missed);
         }
         from = next;
     }

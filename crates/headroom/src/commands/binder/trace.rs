@@ -128,7 +128,8 @@ fn outcome(call: &Call) -> String {
         (Outcome::Dropped, _) => "dropped",
     };
     match call.errno {
-        0 => word.into(),
+        0 if call.refusal.is_empty() => word.into(),
+        0 => format!("{word} (the receiver got no files: {})", printable(&call.refusal)),
         errno => format!("{word} ({})", std::io::Error::from_raw_os_error(-errno)),
     }
 }
@@ -237,6 +238,7 @@ mod tests {
             took_ns: 18_200,
             outcome: Outcome::Done,
             errno: 0,
+            refusal: String::new(),
         }
     }
 
@@ -257,6 +259,12 @@ mod tests {
         };
         let line = text(&refused);
         assert!(line.contains("~> handle 1") && line.contains("failed (No space left"), "{line}");
+        let refusal = "its table is full".to_owned();
+        let line = text(&Call { outcome: Outcome::Failed, refusal, ..call() });
+        assert!(
+            line.ends_with("failed (the receiver got no files: its table is full)\n"),
+            "{line}"
+        );
     }
 
     #[test]
