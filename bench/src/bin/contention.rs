@@ -1,6 +1,7 @@
 //! Clients of several scheduling classes, each thousands of calls of mixed sizes to one server.
 
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -118,6 +119,8 @@ fn run(arguments: &Arguments) -> Result<()> {
         arguments.classes.iter().map(|name| Class::parse(name)).collect();
     let devices = arguments.devices.open(None)?;
     let folder = tempfile::tempdir().context("temporary folder")?;
+    // The other users call over a socket in it, too.
+    open_to_all(folder.path(), 0o755)?;
     let mut fields = Vec::new();
     let socket = folder.path().join("socket");
     let sockets = ("seqpacket".to_owned(), Transport::SeqPacket, socket, None, None);
@@ -133,6 +136,9 @@ fn run(arguments: &Arguments) -> Result<()> {
         };
         let server = contention::start_server(transport, devices::path_text(&path)?, options);
         let server = server.with_context(|| name.clone())?;
+        if matches!(transport, Transport::SeqPacket) {
+            open_to_all(&path, 0o666)?;
+        }
         let (alone, together, shrunk) = (vec![], vec![], vec![]);
         let field =
             Field { name, transport, path, daemon, control, server, alone, together, shrunk };
@@ -170,6 +176,11 @@ impl Field {
             (None, Transport::SeqPacket) => None,
         }
     }
+}
+
+fn open_to_all(path: &Path, mode: u32) -> Result<()> {
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
+        .with_context(|| format!("cannot change the mode of {}", path.display()))
 }
 
 /// One on each CPU, by the scheduler's choice.
