@@ -119,8 +119,8 @@ fn run(arguments: &Arguments) -> Result<()> {
         arguments.classes.iter().map(|name| Class::parse(name)).collect();
     let devices = arguments.devices.open(None)?;
     let folder = tempfile::tempdir().context("temporary folder")?;
-    // The other users call over a socket in it, too.
-    open_to_all(folder.path(), 0o755)?;
+    // A server of another user makes its socket there, and other users call over it.
+    open_to_all(folder.path(), 0o777)?;
     let mut fields = Vec::new();
     let socket = folder.path().join("socket");
     let sockets = ("seqpacket".to_owned(), Transport::SeqPacket, socket, None, None);
