@@ -232,6 +232,24 @@ fn a_victim_with_sigterm_is_killed_after_its_grace_period() {
 }
 
 #[test]
+fn slow_victims_are_looked_at_a_few_at_a_time_and_in_turns() {
+    let mut kills = KillsInFlight::default();
+    for pid in 10..30 {
+        kills.signalled(kill(pid, ALICE));
+    }
+    let mut seen = Vec::new();
+    for round in 0..5 {
+        let now_ns = (20 + 20 * round) * MS;
+        seen.extend(kills.to_look_at(now_ns).into_iter().map(|(_, pid)| pid));
+        assert!(kills.to_look_at(now_ns + 19 * MS).is_empty(), "once in twenty milliseconds");
+    }
+    assert_eq!(seen.len(), 40, "eight at a time");
+    seen.truncate(20);
+    seen.sort_unstable();
+    assert_eq!(seen, Vec::from_iter(10..30), "each once before one of them again");
+}
+
+#[test]
 fn sigterm_does_not_delay_the_hard_limit_of_its_account() {
     let mut kills = KillsInFlight::default();
     let sigterm = Signal::Terminate { until_ns: 500 * MS };

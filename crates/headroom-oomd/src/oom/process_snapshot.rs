@@ -91,7 +91,9 @@ impl ProcessSnapshot {
             );
             return;
         }
-        let convert = |sample: &ProcessSample| convert(accounts, kills, &self.held_memory, sample);
+        let victims = kills.victims();
+        let convert =
+            |sample: &ProcessSample| convert(accounts, &victims, &self.held_memory, sample);
         self.processes.extend(self.samples.iter().map(convert));
         self.count_unmapped(accounts.page_bytes());
         self.discount_shared(accounts);
@@ -253,7 +255,7 @@ impl ProcessSnapshot {
 
 fn convert(
     accounts: &Accounts,
-    kills: &KillsInFlight,
+    victims: &[ProcessId],
     held_memory: &HeldMemoryReports,
     sample: &ProcessSample,
 ) -> Process {
@@ -272,7 +274,7 @@ fn convert(
         comm: Comm::new(&sample.comm),
         // The watch leaves kernel threads out.
         kernel_thread: false,
-        exiting: sample.exiting || kills.contains(id),
+        exiting: sample.exiting || victims.binary_search(&id).is_ok(),
         parent_pid: sample.parent_tgid,
         group: sample.group,
         session_leader: sample.session_leader,

@@ -201,6 +201,7 @@ impl UsageMonitor {
         let mut held = held_memory(&due, accounts, snapshot, kills);
         let mut pids: BTreeMap<AccountId, Vec<u32>> = BTreeMap::new();
         let mut seen = BTreeSet::new();
+        let victims = kills.victims();
         for sample in snapshot.samples() {
             let account = accounts.account_of(sample);
             let Some(members) = members.get_mut(&account) else { continue };
@@ -208,7 +209,10 @@ impl UsageMonitor {
             // Processes that share an address space are charged once, if the address space is
             // known.
             let first = sample.mm_id == 0 || seen.insert(sample.mm_id);
-            if first && !kills.contains(sample.id()) && is_charged(accounts, account, sample) {
+            if first
+                && victims.binary_search(&sample.id()).is_err()
+                && is_charged(accounts, account, sample)
+            {
                 members.extend(member(accounts, account, sample));
             }
         }
@@ -316,9 +320,11 @@ fn held_memory(
         return BTreeMap::new();
     }
     let measured = due.iter().map(|due| due.order.account).collect();
+    let victims = kills.victims();
     let samples = snapshot.samples().iter();
     let samples = samples.filter(|sample| snapshot.held_memory.is_reported(sample.tgid));
-    let samples = samples.filter(|sample| !sample.exiting && !kills.contains(sample.id()));
+    let samples =
+        samples.filter(|sample| !sample.exiting && victims.binary_search(&sample.id()).is_err());
     let payers = samples.map(|sample| (sample.tgid, accounts.account_of(sample))).collect();
     snapshot.held_memory.by_account(&measured, &payers, accounts.ledger().groups())
 }

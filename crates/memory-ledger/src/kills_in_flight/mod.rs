@@ -48,6 +48,8 @@ pub const HELD_MS: u64 = 200;
 /// show it.
 const REREAD_MS: u64 = 5;
 
+/// Victims that are looked at for a tracer at once.
+const LOOKS: usize = 8;
 const NS_PER_MS: u64 = 1_000_000;
 const NS_PER_SECOND: u128 = 1_000_000_000;
 /// Number of kills that are tracked without an allocation.
@@ -258,6 +260,9 @@ pub struct InFlightKill {
     /// Time when the victim had exited, nanoseconds.
     gone_ns: Option<u64>,
     held: Held,
+    /// When it was looked at for a tracer, nanoseconds; 0: never.
+    #[serde(skip)]
+    looked_ns: u64,
     payer: ChargedKill,
     cgroup: Option<ChargedKill>,
 }
@@ -427,6 +432,9 @@ pub struct KillsInFlight {
     /// The time of the latest [`KillsInFlight::poll`].
     #[serde(skip)]
     polled_ns: u64,
+    /// When the next victims may be looked at for a tracer.
+    #[serde(skip)]
+    next_look_ns: u64,
 }
 
 impl Default for KillsInFlight {
@@ -440,6 +448,7 @@ impl Default for KillsInFlight {
             excesses: Vec::with_capacity(ROOM),
             free: Vec::with_capacity(ROOM),
             polled_ns: 0,
+            next_look_ns: 0,
         }
     }
 }
@@ -545,6 +554,7 @@ impl KillsInFlight {
             released_ns: None,
             gone_ns: None,
             held: Held::No,
+            looked_ns: 0,
             payer: wait(new.payer),
             cgroup: new.cgroup.map(wait),
         });
@@ -758,10 +768,31 @@ impl KillsInFlight {
         }
     }
 
-    /// Victims that exit slowly and that no tracer is known to hold, with their pids.
-    pub fn to_look_at(&self, now_ns: u64) -> Vec<(KillToken, u32)> {
-        let slow = self.kills.iter().filter(|kill| kill.may_be_held() && kill.is_slow(now_ns));
-        slow.map(|kill| (kill.token, kill.victim.pid)).collect()
+    /// Victims that exit slowly and that no tracer is known to hold, with their pids: a few at a
+    /// time, in turns, since each look reads files.
+    pub fn to_look_at(&mut self, now_ns: u64) -> Vec<(KillToken, u32)> {
+        if now_ns < self.next_look_ns {
+            return Vec::new();
+        }
+        let slow = |kill: &&mut InFlightKill| kill.may_be_held() && kill.is_slow(now_ns);
+        let mut slow: Vec<&mut InFlightKill> = self.kills.iter_mut().filter(slow).collect();
+        slow.sort_unstable_by_key(|kill| kill.looked_ns);
+        slow.truncate(LOOKS);
+        if !slow.is_empty() {
+            self.next_look_ns = now_ns + NO_FALL_MS * NS_PER_MS;
+        }
+        let look = |kill: &mut InFlightKill| {
+            kill.looked_ns = now_ns;
+            (kill.token, kill.victim.pid)
+        };
+        slow.into_iter().map(look).collect()
+    }
+
+    /// The processes that were signalled, sorted.
+    pub fn victims(&self) -> Vec<ProcessId> {
+        let mut victims: Vec<ProcessId> = self.kills.iter().map(|kill| kill.victim).collect();
+        victims.sort_unstable();
+        victims
     }
 
     /// Returns the next action that is due; to be called until it returns `None`.

@@ -22,7 +22,7 @@ use memory_ledger::{
 };
 use reclaim::{KillError, Reaper, Victim, holder_of};
 
-use self::fork_bomb::ForkBomb;
+use self::fork_bomb::{ForkBomb, Kin};
 use self::killed_member::KilledMember;
 use self::reaping::Reaping;
 use self::shared_memory::SharedMemory;
@@ -36,6 +36,9 @@ use crate::clock::NS_PER_MS;
 use crate::notifications::pre_kill_hook::PreKillInfo;
 use crate::records::Records;
 use crate::victim_details::VictimDetails;
+
+/// Number of further victims of one kill from which on all are stopped before they are killed.
+const STOPPED_FIRST: usize = 16;
 
 /// Carries out kills, and tracks the victims until their memory is back.
 pub(super) struct Executor {
@@ -169,8 +172,16 @@ impl Executor {
         let mut others = std::mem::take(&mut plan.choice.others);
         let cgroup = plan.purpose.cgroup();
         let is_bomb = matches!(plan.choice.cause, Cause::Herd(herd) if herd.bomb);
-        plan.choice.others = if is_bomb && sent.signal == Signal::Kill {
-            self.kill_fork_bomb(&plan.choice.victim, others, cgroup, state)
+        let kin = match others.len() {
+            _ if is_bomb => Some(Kin::Family),
+            // Killing them one by one takes a while, in which the others fork.
+            STOPPED_FIRST.. => Some(Kin::Children),
+            _ => None,
+        };
+        plan.choice.others = if let Some(kin) = kin
+            && sent.signal == Signal::Kill
+        {
+            self.kill_stopped(ForkBomb::new(&plan.choice.victim, kin, cgroup), others, state)
         } else {
             others.retain(|process| self.kill_other(process, sent.signal, cgroup, state));
             others
@@ -198,22 +209,20 @@ impl Executor {
         true
     }
 
-    /// Kills the members of a fork bomb, except `first`, which was signalled already; only within
-    /// the cgroup, if one is given. Returns those that were signalled.
-    fn kill_fork_bomb(
+    /// Kills the members of a fork bomb or of a large herd, except the first, which was signalled
+    /// already. Returns those that were signalled.
+    fn kill_stopped(
         &mut self,
-        first: &Process,
+        mut bomb: ForkBomb<'_>,
         others: Vec<Process>,
-        cgroup: Option<&CgroupScope>,
         state: &mut SharedState,
     ) -> Vec<Process> {
-        let mut bomb = ForkBomb::new(first, cgroup);
         let mut found = others;
         for _ in 0..fork_bomb::ROUNDS {
             let killed = bomb.stop_and_kill(found, state);
             let sent = Sent { signal: Signal::Kill, at_ns: monotonic_ns() };
             for member in killed {
-                self.track_other(member, &sent, cgroup, state);
+                self.track_other(member, &sent, bomb.cgroup(), state);
             }
             found = bomb.relatives(state);
             if found.is_empty() {

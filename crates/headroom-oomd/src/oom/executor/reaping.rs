@@ -1,17 +1,20 @@
 //! Victims that are exiting, and the reaper threads that release their memory.
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use control::oomd::Outcome;
 use headroom_linux::clock::monotonic_ns;
 use memory_ledger::{InFlightKill, KillToken, KillsInFlight, Settled};
 use reclaim::{KillError, Mrelease, Progress, Reaper, Reclaim, Victim};
-use rustix::event::epoll;
+use rustix::event::{Timespec, epoll};
 
 use crate::clock::NS_PER_MS;
 use crate::oom::saved_kills::SavedVictim;
 
+/// Victims whose exit is noted in one step; the others' fds stay readable.
+const EXITS: usize = 64;
 /// Values of `epoll_event.data`. Victims have their tokens, from 1 on.
 const EVENTS: u64 = 0;
 const REAPER: u64 = u64::MAX;
@@ -20,6 +23,14 @@ struct Entry {
     token: KillToken,
     reclaim: Reclaim,
     progress: Progress,
+    watched: Watched,
+}
+
+/// Whether the exit of a victim makes the set of fds readable.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Watched {
+    Yes,
+    No,
 }
 
 /// All victims in flight with their pidfds.
@@ -47,11 +58,15 @@ impl Reaping {
     /// Tracks a victim that was signalled. After SIGKILL the reapers release its memory: the sooner
     /// they start, the less depends on how fast the victim exits.
     pub(super) fn add(&mut self, token: KillToken, victim: Victim, kills: &mut KillsInFlight) {
-        if let Err(errno) = add(&self.epoll, victim.as_fd(), token.0) {
-            tracing::warn!("cannot watch the victim: {errno}; the timer looks after it");
-        }
+        let watched = match add(&self.epoll, victim.as_fd(), token.0) {
+            Ok(()) => Watched::Yes,
+            Err(errno) => {
+                tracing::warn!("cannot watch the victim: {errno}; the timer looks after it");
+                Watched::No
+            }
+        };
         let reclaim = Reclaim::new(victim);
-        self.victims.push(Entry { token, reclaim, progress: Progress::Pending });
+        self.victims.push(Entry { token, reclaim, progress: Progress::Pending, watched });
         self.step(token, kills);
     }
 
@@ -66,16 +81,27 @@ impl Reaping {
         done
     }
 
-    /// Advances the state of every victim.
+    /// Advances the state of the victims that have exited, or that a reaper has helped, and of
+    /// those that cannot be watched.
     pub(super) fn step_all(&mut self, kills: &mut KillsInFlight) {
         let Self { reaper, victims, epoll } = self;
+        let mut changed = Vec::new();
         reaper.drain(|token, done| {
             if let Some(entry) = victims.iter_mut().find(|entry| entry.token.0 == token) {
                 entry.reclaim.helped(done);
+                changed.push(token);
             }
         });
+        let mut events = [const { MaybeUninit::uninit() }; EXITS];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        if let Ok((ready, _)) = epoll::wait(&*epoll, &mut events, Some(&now)) {
+            changed.extend(ready.iter().map(|event| event.data.u64()));
+        }
+        changed.sort_unstable();
         for entry in victims {
-            entry.step(reaper, epoll, kills);
+            if entry.watched == Watched::No || changed.binary_search(&entry.token.0).is_ok() {
+                entry.step(reaper, epoll, kills);
+            }
         }
     }
 
