@@ -8,6 +8,7 @@ from pathlib import Path
 
 from . import machine, oom_daemons
 from .arch import AMD64, Arch
+from .busy_host import busy_host
 from .errors import LabError, tail
 
 # How long a scenario may last, in seconds of the guest. A thrash and a fork bomb end only if they are killed.
@@ -23,7 +24,8 @@ BUILT_HERE = {"none", "headroom"}
 
 @dataclass(frozen=True)
 class Setting:
-    """The machine, in MiB and seconds; `headroom` is a directory with our daemon, and maybe its oomd.toml."""
+    """The machine, in MiB and seconds; `headroom` is a directory with our daemon, and maybe its oomd.toml; `cpu_share` is what the
+    machine has of the host's CPUs."""
 
     kernel: str = "6.12"
     arch: Arch = AMD64
@@ -34,6 +36,7 @@ class Setting:
     iops: int = 150
     seconds: int | None = None
     timeout: float = 300
+    cpu_share: float = 1.0
     headroom: Path | None = None
     verbose: bool = False
 
@@ -53,16 +56,17 @@ def run(setting: Setting, scenario: str, daemon: str, tools: Path) -> dict[str, 
         cpus=setting.cpus, payload=[(tools, "/payload/lab-tools"), *oom_daemons.payload(daemon, setting.headroom)],
         rootfs=setting.arch is AMD64,
         systemd=under_test.systemd, swap=setting.swap, swap_on=setting.swap_on, scratch=SCRATCH_MIB, iops=setting.iops,
-        timeout=setting.timeout, boot_timeout=setting.timeout,
+        timeout=setting.timeout / setting.cpu_share, boot_timeout=setting.timeout / setting.cpu_share,
     )
     out, err = io.BytesIO(), io.BytesIO()
-    outcome = machine.run(spec, out, err)
+    with busy_host(setting.cpu_share):
+        outcome = machine.run(spec, out, err)
     errors = err.getvalue().decode(errors="replace")
     if setting.verbose:
         sys.stderr.write(errors)
     if outcome.status != 0:
         raise LabError(f"{daemon} in {scenario}: status {outcome.status}\n{tail(errors, 40)}")
     head = {"bench": "scenario", "case": scenario, "subject": daemon, "kernel": setting.arch.label(setting.kernel), "mem_mib": setting.memory,
-            "cpus": setting.cpus, "swap_mib": setting.swap, "swap_on": setting.swap_on if setting.swap else None, "iops": setting.iops}
+            "cpus": setting.cpus, "cpu_share": setting.cpu_share, "swap_mib": setting.swap, "swap_on": setting.swap_on if setting.swap else None, "iops": setting.iops}
     tail_ = {"daemon_survived": "did not survive" not in errors, "wall_s": round(outcome.wall_s, 1)}
     return {**head, **json.loads(out.getvalue()), **tail_}

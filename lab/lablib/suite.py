@@ -17,6 +17,7 @@ from typing import Callable, Iterator
 
 from . import kernel, machine, payload, scenarios
 from .arch import AMD64, ARM64, ARM64_16K, Arch
+from .busy_host import SHARES
 from .errors import LabError, tail
 
 BINARIES = [
@@ -38,6 +39,8 @@ OOM_DAEMONS = ["none", "headroom", "earlyoom", "nohang", "systemd-oomd"]
 STARVED_MS = 1000
 ATTEMPTS = 3
 # Rounds of each scenario: three of those that are compared, one of the others.
+# Also with a share of the host's CPUs, by our daemon.
+STARVED_SCENARIOS = ["forkbomb", "leak", "herd", "page-tables", "memfd"]
 ROUNDS = {"leak": 3, "herd": 3, "thrash": 3, "forkbomb": 1, "memfd": 1, "page-tables": 1, "user-limit": 1}
 
 # Verdict of `conformance compare` on a case that is not as expected.
@@ -144,6 +147,12 @@ class Plan:
                     yield Step(
                         f"scenario-{scenario}-{daemon}-{number}", "scenario",
                         lambda out, s=scenario, d=daemon, n=number: self.scenario(Guest("6.12"), s, d, n, out), alone=True,
+                    )
+        if not self.quick:
+            for scenario in STARVED_SCENARIOS:
+                for name in SHARES:
+                    yield Step(
+                        f"scenario-{scenario}-headroom-{name}", "scenario", lambda out, s=scenario, n=name: self.starved(s, n, out), alone=True,
                     )
         for guest in self.arm64:
             if guest in ARM64_BENCHMARKED:
@@ -387,6 +396,15 @@ class Plan:
         return lacking
 
     # --- killers
+
+    def starved(self, scenario: str, name: str, out: Path) -> None:
+        """One run of one scenario with our daemon on a busy host."""
+        programs = self.binaries[AMD64.debian]
+        with tempfile.TemporaryDirectory(prefix="headroom-lab-") as directory:
+            shutil.copy(programs["headroom-oomd"], Path(directory) / "headroom-oomd")
+            setting = scenarios.Setting(headroom=Path(directory), cpu_share=SHARES[name])
+            result = scenarios.run(setting, scenario, "headroom", programs["lab-tools"])
+        write(out, json.dumps({**result, "case": f"{scenario} at {name} speed", "run": 1, "attempts": 1}))
 
     def scenario(self, guest: Guest, scenario: str, daemon: str, number: int, out: Path) -> None:
         """One run of one scenario."""
