@@ -82,6 +82,17 @@ fn the_conformance_cases_have_the_same_transcripts_over_rings() {
         let [expected, found] =
             [&by_requests, &over_rings].map(|it| String::from_utf8_lossy(&it.stdout));
         assert!(expected.lines().count() > 5_000, "{expected}");
+        // The library passes a pointer of its own where FUSE cannot read the client's.
+        let as_by_the_kernel = "P1 BINDER_SET_CONTEXT_MGR at 0x0 = ok\n\
+                                P2 sets up\n\
+                                P2 BINDER_SET_CONTEXT_MGR = EBUSY";
+        assert!(found.contains(as_by_the_kernel), "{found}");
+        let expected = expected.replace(
+            "P1 BINDER_SET_CONTEXT_MGR at 0x0 = EFAULT\n\
+             P2 sets up\n\
+             P2 BINDER_SET_CONTEXT_MGR = ok",
+            as_by_the_kernel,
+        );
         for (number, (expected, found)) in expected.lines().zip(found.lines()).enumerate() {
             assert_eq!(found, expected, "line {number}");
         }
