@@ -15,6 +15,7 @@ use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 use binder_driver::ProcessId;
+use headroom_linux::descriptors;
 use headroom_linux::kept_fd::KeptFd;
 use headroom_linux::timer::Timer;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll};
@@ -249,14 +250,14 @@ impl TaskWatch {
     }
 }
 
-/// Raises the soft limit of open files to the hard limit: each open of a device needs one
+/// Descriptors for which the table has room from the start: it grows while requests wait.
+const DESCRIPTORS: u32 = 16_384;
+
+/// Raises the limit of open files, and makes room for them: each open of a device needs one
 /// descriptor, each thread another.
-pub(crate) fn raise_file_limit() {
-    use rustix::process::{Resource, getrlimit, setrlimit};
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    if let Err(errno) = setrlimit(Resource::Nofile, limit) {
-        tracing::warn!("cannot raise the limit of open files: {errno}; many clients may not fit");
+pub(crate) fn prepare_descriptors() {
+    if let Err(errno) = descriptors::prepare(DESCRIPTORS) {
+        tracing::warn!("cannot make room for open files: {errno}; many clients may not fit");
     }
 }
 

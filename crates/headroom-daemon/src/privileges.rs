@@ -5,6 +5,7 @@
 
 use std::io;
 
+use headroom_linux::descriptors;
 use headroom_linux::sched::SchedAttr;
 use rustix::io::Errno;
 use rustix::mm::{MlockAllFlags, mlockall};
@@ -19,6 +20,9 @@ pub enum PrivilegeError {
     /// [`lock_memory`], [`lock_resident_memory`].
     #[error("cannot lock the daemon's memory ({0})")]
     LockedMemory(Errno),
+    /// [`prepare_descriptors`].
+    #[error("no room for many file descriptors ({0})")]
+    Descriptors(Errno),
     /// [`exempt_from_oom_killer`].
     #[error("cannot lower oom_score_adj ({0})")]
     OomScore(io::Error),
@@ -50,6 +54,12 @@ pub fn lock_memory() -> Result<(), PrivilegeError> {
 pub fn lock_resident_memory() -> Result<(), PrivilegeError> {
     mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT)
         .map_err(PrivilegeError::LockedMemory)
+}
+
+/// Makes room for so many file descriptors, before other threads are started; see
+/// [`descriptors::prepare`].
+pub fn prepare_descriptors(count: u32) -> Result<(), PrivilegeError> {
+    descriptors::prepare(count).map_err(PrivilegeError::Descriptors)
 }
 
 /// Exempts the process from the kernel's OOM killer.

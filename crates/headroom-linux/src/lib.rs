@@ -2,6 +2,7 @@
 //! that more than one crate needs.
 //!
 //! * [`clock`]: clocks in nanoseconds;
+//! * [`descriptors`]: the table of file descriptors of this process;
 //! * [`folders`]: folders with a mode that does not depend on the umask;
 //! * [`kept_fd`]: file descriptors that stay open in the next executed program;
 //! * [`mountinfo`]: parses `/proc/<pid>/mountinfo`;
@@ -12,6 +13,7 @@
 //! * [`timer`]: a timer for an epoll set, by `timerfd_create(2)`.
 
 pub mod clock;
+pub mod descriptors;
 pub mod folders;
 pub mod kept_fd;
 pub mod mountinfo;

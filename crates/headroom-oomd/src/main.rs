@@ -45,6 +45,10 @@ const EVENT_LOOP_PRIORITY: u32 = 2;
 /// the same time.
 const REAPERS: usize = 2;
 
+/// Descriptors for which the table has room from the start: one for each victim, of a fork bomb
+/// too.
+const DESCRIPTORS: u32 = 16_384;
+
 /// How long `--check-config` waits for the user database, three times at most.
 const CHECK_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -152,6 +156,10 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
         Ok(margin) => (margin, None),
         Err(warning) => (None, Some(warning)),
     };
+    let consequence = "a kill of many processes may take seconds, or leave some of them";
+    let warning = Vec::from_iter(warning).into_iter();
+    let mut degraded: Vec<String> =
+        warning.chain(refused(privileges::prepare_descriptors(DESCRIPTORS), consequence)).collect();
     let folder = arguments.folder(arguments.state_dir.as_ref(), STATE_FOLDER);
     // Before the threads with other priorities, and with the signals blocked.
     let signals = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
@@ -182,7 +190,6 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
         check_free(&arguments.socket)?;
     }
 
-    let mut degraded = Vec::from_iter(warning);
     let (manager, warning) = ServiceManager::from_environment();
     degraded.extend(warning);
     let old = options::renamed("--pins", arguments.pins.as_ref(), "--bpf-pin-dir");

@@ -1,5 +1,7 @@
 //! Families that grow together: a parent with many growing children, a fork bomb.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use crate::family::Families;
 use crate::process::{KillPreference, Process};
 use crate::score::{grows, rank, score};
@@ -14,6 +16,11 @@ pub const BOMB_BIRTHS: usize = 16;
 /// outpaces kills. A parallel build or a CI agent has as many new jobs, but killing one that grows
 /// helps.
 pub const BOMB_KILLS: usize = 4;
+
+/// Number of new children of its own name that make an older process a member of a fork bomb, if it
+/// is not the first of that name. On a starved machine the first members are old when the bomb is
+/// noticed. A server with its workers, or a shell with its jobs, is the first of its name.
+pub const BOMB_CHILDREN: usize = 2;
 
 /// When a family counts as a fork bomb.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -85,7 +92,8 @@ fn herd(family: &[(usize, &Process)], bombs: Bombs) -> Option<(Herd, u64, Vec<Pr
         // A fork bomb is killed as a whole, or it goes on; but neither an ancestor that did not
         // itself grow, nor an interactive shell, alone in its group.
         let group = |p: &Process| family.iter().filter(|(_, other)| other.group == p.group).count();
-        members.retain(takes_part);
+        let older = older_members(family);
+        members.retain(|process| takes_part(process) || older.contains(&process.id.pid));
         members.retain(|process| !process.session_leader || group(process) > 1);
     } else {
         members.retain(grows);
@@ -107,6 +115,39 @@ fn herd(family: &[(usize, &Process)], bombs: Bombs) -> Option<(Herd, u64, Vec<Pr
         bomb,
     };
     Some((herd, herd_score, members))
+}
+
+/// Pids of the older processes that fork as the new ones do, and of all that descend from them.
+///
+/// Such a process has [`BOMB_CHILDREN`] new children of its own name, and either its parent has
+/// that name too, or as many of its children have such children.
+fn older_members(family: &[(usize, &Process)]) -> BTreeSet<u32> {
+    let by_pid: BTreeMap<u32, &Process> =
+        family.iter().map(|(_, process)| (process.id.pid, *process)).collect();
+    let mut children: BTreeMap<u32, Vec<&Process>> = BTreeMap::new();
+    for process in by_pid.values() {
+        let parent = by_pid.get(&process.parent_pid);
+        if parent.is_some_and(|parent| parent.comm == process.comm) {
+            children.entry(process.parent_pid).or_default().push(process);
+        }
+    }
+    let is_child = |pid: u32| {
+        let parent = by_pid.get(&pid).and_then(|process| by_pid.get(&process.parent_pid));
+        parent.is_some_and(|parent| parent.comm == by_pid[&pid].comm)
+    };
+    let forks = |(pid, children_of_it): &(&u32, &Vec<&Process>)| {
+        let new = children_of_it.iter().filter(|child| child.newborn).count();
+        let parents = children_of_it.iter().filter(|child| children.contains_key(&child.id.pid));
+        new >= BOMB_CHILDREN && (is_child(**pid) || parents.count() >= BOMB_CHILDREN)
+    };
+    let mut found: Vec<u32> = children.iter().filter(forks).map(|(pid, _)| *pid).collect();
+    let mut members = BTreeSet::new();
+    while let Some(pid) = found.pop() {
+        if members.insert(pid) {
+            found.extend(children.get(&pid).into_iter().flatten().map(|child| child.id.pid));
+        }
+    }
+    members
 }
 
 /// Growth was counted from half a window to one window ago. Within a whole window a herd takes up

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use memory_ledger::kills_in_flight::{ACCOUNT_SETTLE_MS, HELD_MS, NO_FALL_MS};
+use memory_ledger::kills_in_flight::{
+    ACCOUNT_SETTLE_MS, EXIT_GRACE_MS, EXIT_GRACES_MS, HELD_MS, NO_FALL_MS,
+};
 use memory_ledger::{
     AccountId, Action, CgroupId, ChargedAccount, InFlightKill, KillToken, KillsInFlight, Latch,
     LatchAction, NewKill, ProcessId, Reading, Sender, Settled, Signal, Uid,
@@ -77,6 +79,45 @@ fn the_next_kill_waits_until_the_memory_of_the_last_victim_is_back() {
     let free = Action::AccountFree { account: ALICE, latch: Latch::Taken, record: Some(77) };
     assert_eq!(actions.last(), Some(&free));
     assert!(kills.may_kill(ALICE) && kills.next_deadline_ns().is_none());
+}
+
+#[test]
+fn victims_that_exit_one_after_the_other_are_not_stuck_meanwhile() {
+    let mut kills = KillsInFlight::default();
+    let members: Vec<KillToken> = (0..60).map(|n| kills.signalled(member(n, ALICE)).0).collect();
+    let (of_bob, _) = kills.signalled(member(90, BOB));
+    let alone = kills.get(of_bob).unwrap().deadline_ns();
+    let mut now = 0;
+    let mut next = members.into_iter();
+    let mut exit = |kills: &mut KillsInFlight| {
+        now += EXIT_GRACE_MS * MS / 2;
+        kills.gone(next.next().unwrap(), now);
+        (now, settled(&poll(kills, now)))
+    };
+    // Bob's victim is stuck at its own time, Alice's are when no more may be added.
+    let stuck = std::iter::from_fn(|| {
+        let (now, settled) = exit(&mut kills);
+        let stuck = settled.iter().filter(|it| matches!(it, Settled::Stuck { .. })).count();
+        (now < 2 * alone + EXIT_GRACES_MS * MS).then_some((now, stuck))
+    });
+    let stuck: Vec<(u64, usize)> = stuck.filter(|(_, stuck)| *stuck > 0).collect();
+    let [(bobs, 1), (alices, left)] = stuck[..] else { panic!("{stuck:?}") };
+    let step = EXIT_GRACE_MS * MS / 2;
+    assert!((alone..alone + step).contains(&bobs), "{stuck:?}");
+    assert!((alone + EXIT_GRACES_MS * MS..).contains(&alices) && left > 0, "{stuck:?}");
+}
+
+#[test]
+fn victims_whose_fellows_do_not_exit_either_are_stuck() {
+    let mut kills = KillsInFlight::default();
+    let [first, second] = [10, 11].map(|pid| kills.signalled(member(pid, ALICE)).0);
+    let alone = kills.get(second).unwrap().deadline_ns();
+    kills.gone(first, alone - MS);
+    poll(&mut kills, alone - MS);
+    let deadline = alone - MS + EXIT_GRACE_MS * MS;
+    assert!(settled(&poll(&mut kills, deadline - 1)).is_empty());
+    let stuck = settled(&poll(&mut kills, deadline));
+    assert_eq!(stuck, [Settled::Stuck { took_ns: deadline }]);
 }
 
 #[test]

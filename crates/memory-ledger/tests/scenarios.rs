@@ -1,7 +1,7 @@
 //! Victim selection in the situations that users report, and invariants of any selection.
 
 use memory_ledger::{
-    AccountId, AddressSpaceId, Bombs, Cause, Choice, Groups, Growth, Herds, KillPreference,
+    AccountId, AddressSpaceId, Bombs, Cause, Choice, Comm, Groups, Growth, Herds, KillPreference,
     NoVictim, Process, ProcessId, Scope, Uid, choose,
 };
 use proptest::prelude::*;
@@ -162,6 +162,34 @@ fn an_interactive_shell_outlives_the_fork_bomb_that_was_typed_into_it() {
     assert_eq!(choice.runner_up.map(|next| next.id.pid), Some(50));
     let text = choice.cause.to_string();
     assert!(text.contains("fork bomb") && text.contains("60 processes"), "{text}");
+}
+
+/// A process that is neither new nor grows, with `children` new children that have a new child each.
+fn old_parent(pid: u32, children: u32) -> Vec<Process> {
+    let mut all = vec![of_group(pid, process(pid, 50, 2, 0))];
+    for n in 1..=children {
+        all.push(of_group(pid, process(pid + n, pid, 1, 1)));
+        all.push(of_group(pid, process(pid + 50 + n, pid + n, 1, 1)));
+    }
+    all
+}
+
+#[test]
+fn the_first_processes_of_a_slow_fork_bomb_die_with_it_though_they_are_old() {
+    let is_killed = |all: &[Process]| {
+        let choice = choose_among(all, 10);
+        assert!(matches!(choice.cause, Cause::Herd(herd) if herd.bomb), "{}", choice.cause);
+        dead(&choice).contains(&100)
+    };
+    let bomb = [vec![shell(50)], old_parent(100, 20)].concat();
+    assert!(is_killed(&bomb));
+    let mut of_another_name = bomb.clone();
+    of_another_name[1].comm = Comm::new(b"agent");
+    assert!(!is_killed(&of_another_name), "what runs the bomb");
+    let server = |all: &mut Vec<Process>| all.retain(|it| it.parent_pid <= 100);
+    let mut with_workers = [bomb, growing_children(100, 20, 1, 1)].concat();
+    server(&mut with_workers);
+    assert!(!is_killed(&with_workers), "its children have no children");
 }
 
 /// Whether the kills of children are recorded in [`Growth`].

@@ -307,7 +307,7 @@ impl Server {
         agreement: Agreement,
         connection_limits: Vec<String>,
     ) -> Result<Self, Error> {
-        task_watch::raise_file_limit();
+        task_watch::prepare_descriptors();
         let mut degraded = connection_limits.clone();
         let guardian = Guardian::start(&mount).map_err(|error| {
             degraded.push(format!(

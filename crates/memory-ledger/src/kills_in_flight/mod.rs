@@ -29,6 +29,11 @@ use crate::process::{Process, ProcessId};
 /// size. Measured on a loaded machine: a starved victim took at most 1.8 s to exit once
 /// `process_mrelease` had helped; a victim in an uninterruptible sleep never exits.
 pub const KILL_GRACE_MS: u64 = 2_000;
+/// Milliseconds that a victim may take longer since another victim of its account exited: victims of
+/// one kill share the CPUs. A fork bomb of 640 took 4 s to exit on two CPUs at half speed ...
+pub const EXIT_GRACE_MS: u64 = 500;
+/// ... and milliseconds that it may take longer in all. Who delays its exits gains no more.
+pub const EXIT_GRACES_MS: u64 = 8_000;
 /// Slowest exit that was measured (nice 19 beside a busy loop), bytes per second.
 pub const SLOWEST_EXIT_BYTES_PER_SECOND: u64 = 490_000_000;
 /// Milliseconds until an account has to show that an emptied victim's memory is back. One reading
@@ -263,6 +268,9 @@ pub struct InFlightKill {
     /// When it was looked at for a tracer, nanoseconds; 0: never.
     #[serde(skip)]
     looked_ns: u64,
+    /// When another victim of its payer exited, nanoseconds; 0: none has since the signal.
+    #[serde(default)]
+    fellow_gone_ns: u64,
     payer: ChargedKill,
     cgroup: Option<ChargedKill>,
 }
@@ -288,7 +296,9 @@ impl InFlightKill {
         let for_size =
             u128::from(self.bytes) * NS_PER_SECOND / u128::from(SLOWEST_EXIT_BYTES_PER_SECOND);
         let grace = u128::from(KILL_GRACE_MS * NS_PER_MS) + for_size;
-        self.signalled_ns.saturating_add(u64::try_from(grace).unwrap_or(u64::MAX))
+        let alone_ns = self.signalled_ns.saturating_add(u64::try_from(grace).unwrap_or(u64::MAX));
+        let longest_ns = alone_ns.saturating_add(EXIT_GRACES_MS * NS_PER_MS);
+        (self.fellow_gone_ns + EXIT_GRACE_MS * NS_PER_MS).clamp(alone_ns, longest_ns)
     }
 
     fn is_for(&self, account: AccountId) -> bool {
@@ -555,6 +565,7 @@ impl KillsInFlight {
             gone_ns: None,
             held: Held::No,
             looked_ns: 0,
+            fellow_gone_ns: 0,
             payer: wait(new.payer),
             cgroup: new.cgroup.map(wait),
         });
@@ -598,8 +609,11 @@ impl KillsInFlight {
 
     /// Records that a victim has exited.
     pub fn gone(&mut self, token: KillToken, now_ns: u64) {
-        if let Some(kill) = self.find(token) {
-            kill.gone_ns.get_or_insert(now_ns);
+        let Some(kill) = self.find(token).filter(|kill| kill.gone_ns.is_none()) else { return };
+        kill.gone_ns = Some(now_ns);
+        let payer = kill.payer();
+        for fellow in self.kills.iter_mut().filter(|kill| kill.payer() == payer) {
+            fellow.fellow_gone_ns = now_ns;
         }
     }
 
