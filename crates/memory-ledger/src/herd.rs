@@ -51,9 +51,34 @@ pub struct Herd {
     pub bomb: bool,
 }
 
-/// The herd with the highest score among `candidates`, with its score and its members, the worst
-/// first. `None` if there is no herd.
-pub fn worst_herd(candidates: &[Process], bombs: Bombs) -> Option<(Herd, u64, Vec<Process>)> {
+/// The herd with the highest score.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorstHerd {
+    /// The herd.
+    pub herd: Herd,
+    /// Its score: the sum of its members'.
+    pub score: u64,
+    /// Its members, the worst first.
+    pub members: Vec<Process>,
+    /// Processes that do not grow, but fork as a bomb's do: they die if all members die. Members of
+    /// a fork bomb already.
+    pub older: Vec<Process>,
+}
+
+impl WorstHerd {
+    /// The members that die if so many have to.
+    pub fn first(mut self, count: usize) -> Vec<Process> {
+        let all = count >= self.members.len();
+        self.members.truncate(count);
+        if all {
+            self.members.append(&mut self.older);
+        }
+        self.members
+    }
+}
+
+/// The herd with the highest score among `candidates`. `None` if there is no herd.
+pub fn worst_herd(candidates: &[Process], bombs: Bombs) -> Option<WorstHerd> {
     let births: usize = candidates.iter().map(births_of).sum();
     let growing = candidates.iter().filter(|process| grows(process)).count();
     if growing < HERD_MEMBERS && births < BOMB_BIRTHS {
@@ -64,7 +89,7 @@ pub fn worst_herd(candidates: &[Process], bombs: Bombs) -> Option<(Herd, u64, Ve
         candidates.iter().enumerate().map(|(at, p)| (families.family(at), p)).collect();
     of_family.sort_unstable_by_key(|(family, process)| (*family, process.id.pid));
     let herds = of_family.chunk_by(|a, b| a.0 == b.0).filter_map(|family| herd(family, bombs));
-    herds.max_by_key(|(herd, herd_score, _)| (*herd_score, herd.oldest_pid))
+    herds.max_by_key(|worst| (worst.score, worst.herd.oldest_pid))
 }
 
 /// The process is new or grows: it behaves as its family does.
@@ -77,7 +102,7 @@ fn births_of(process: &Process) -> usize {
     usize::from(process.newborn) + process.killed_newborns as usize
 }
 
-fn herd(family: &[(usize, &Process)], bombs: Bombs) -> Option<(Herd, u64, Vec<Process>)> {
+fn herd(family: &[(usize, &Process)], bombs: Bombs) -> Option<WorstHerd> {
     // Members that a rule or a lease protects are not killed with their family.
     let willing = family.iter().map(|(_, process)| **process);
     let willing: Vec<Process> =
@@ -87,15 +112,19 @@ fn herd(family: &[(usize, &Process)], bombs: Bombs) -> Option<(Herd, u64, Vec<Pr
     let bomb = births >= BOMB_BIRTHS
         && births * 2 > family.len() + killed
         && (killed >= BOMB_KILLS || bombs == Bombs::AtOnce);
+    let is_older = |pids: &BTreeSet<u32>, p: &Process| !grows(p) && pids.contains(&p.id.pid);
+    let forking = if births >= BOMB_BIRTHS { older_members(family) } else { BTreeSet::new() };
+    // Neither an ancestor that did not itself grow, nor an interactive shell, alone in its group.
+    let group = |p: &Process| family.iter().filter(|(_, other)| other.group == p.group).count();
+    let is_shell = |p: &Process| p.session_leader && group(p) <= 1;
     let mut members = willing;
+    let mut older = Vec::new();
     if bomb {
-        // A fork bomb is killed as a whole, or it goes on; but neither an ancestor that did not
-        // itself grow, nor an interactive shell, alone in its group.
-        let group = |p: &Process| family.iter().filter(|(_, other)| other.group == p.group).count();
-        let older = older_members(family);
-        members.retain(|process| takes_part(process) || older.contains(&process.id.pid));
-        members.retain(|process| !process.session_leader || group(process) > 1);
+        // A fork bomb is killed as a whole, or it goes on.
+        members.retain(|p| (takes_part(p) || is_older(&forking, p)) && !is_shell(p));
     } else {
+        older = members.clone();
+        older.retain(|p| is_older(&forking, p) && !is_shell(p));
         members.retain(grows);
     }
     if members.len() < HERD_MEMBERS {
@@ -114,7 +143,7 @@ fn herd(family: &[(usize, &Process)], bombs: Bombs) -> Option<(Herd, u64, Vec<Pr
         killed_newborns: killed as u32,
         bomb,
     };
-    Some((herd, herd_score, members))
+    Some(WorstHerd { herd, score: herd_score, members, older })
 }
 
 /// Pids of the older processes that fork as the new ones do, and of all that descend from them.
@@ -193,8 +222,8 @@ mod tests {
             ..Process::of(Uid(1000))
         };
         let candidates: Vec<Process> = (10..18).map(member).collect();
-        let (herd, _, members) = worst_herd(&candidates, Bombs::AfterKills).expect("it grows");
-        cull(&herd, &members, Some(need_mib << 20))
+        let worst = worst_herd(&candidates, Bombs::AfterKills).expect("it grows");
+        cull(&worst.herd, &worst.members, Some(need_mib << 20))
     }
 
     #[test]

@@ -287,17 +287,19 @@ fn spare_leaseholder(choice: &mut Choice, candidates: &[Process]) {
 /// If a herd has a higher score than the worst single process, its members are killed instead. A
 /// herd of the worst process's own user is compared with the process that would be killed.
 fn prefer_herd(choice: &mut Choice, worst: &Process, candidates: &[Process], scope: &Scope) {
-    let Some((herd, herd_score, mut members)) = worst_herd(candidates, scope.bombs) else { return };
-    let of_same_user = members.iter().any(|member| member.is_of_same_user(worst));
+    let Some(worst_herd) = worst_herd(candidates, scope.bombs) else { return };
+    let herd = worst_herd.herd;
+    let of_same_user = worst_herd.members.iter().any(|member| member.is_of_same_user(worst));
     let single = if of_same_user { score(&choice.victim) } else { score(worst) };
-    if herd_score <= single {
+    if worst_herd.score <= single {
         return;
     }
-    members.truncate(match scope.herds {
-        Herds::Together => cull(&herd, &members, scope.need_bytes),
-        Herds::OneFirst if herd.bomb => members.len(),
+    let count = match scope.herds {
+        Herds::Together => cull(&herd, &worst_herd.members, scope.need_bytes),
+        Herds::OneFirst if herd.bomb => worst_herd.members.len(),
         Herds::OneFirst => 1,
-    });
+    };
+    let mut members = worst_herd.first(count);
     choice.victim = members.remove(0);
     choice.others = members;
     choice.cause = Cause::Herd(herd);

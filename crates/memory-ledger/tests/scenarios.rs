@@ -192,6 +192,24 @@ fn the_first_processes_of_a_slow_fork_bomb_die_with_it_though_they_are_old() {
     assert!(!is_killed(&with_workers), "its children have no children");
 }
 
+#[test]
+fn they_die_with_a_herd_of_which_all_members_die_too() {
+    let all = [vec![shell(50)], old_parent(100, 20)].concat();
+    let killed = |need_mib: u64| {
+        let need_bytes = Some(need_mib * MIB);
+        let scope = Scope { need_bytes, bombs: Bombs::AfterKills, ..Scope::default() };
+        let choice = choose(&scope, &all, &[]).unwrap();
+        assert!(matches!(choice.cause, Cause::Herd(herd) if !herd.bomb), "{}", choice.cause);
+        (dead(&choice).len(), dead(&choice).contains(&100))
+    };
+    assert_eq!(killed(30), (41, true));
+    let of_others = all.iter().map(|it| Process { grown_bytes: it.grown_bytes / 8, ..*it });
+    let all: Vec<Process> = of_others.collect();
+    let scope = Scope { need_bytes: Some(4 * MIB), bombs: Bombs::AfterKills, ..Scope::default() };
+    let some = dead(&choose(&scope, &all, &[]).unwrap());
+    assert!((4..30).contains(&some.len()) && !some.contains(&100), "{some:?}");
+}
+
 /// Whether the kills of children are recorded in [`Growth`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum RecordKills {

@@ -47,7 +47,8 @@ pub(super) struct SystemMonitor {
     next_report_ns: u64,
     /// A kill for the present shortage was planned and only observed.
     planned: bool,
-    /// When a process was last killed for the system, nanoseconds, CLOCK_MONOTONIC.
+    /// When a process was last killed for the system, nanoseconds, CLOCK_MONOTONIC. `None`: longer
+    /// ago than a window, and the shortage has ended since.
     killed_ns: Option<u64>,
 }
 
@@ -189,6 +190,8 @@ impl SystemMonitor {
         if trigger.is_none() {
             self.no_victim = None;
             self.planned = false;
+            let recent = |at_ns: &u64| monotonic_ns().saturating_sub(*at_ns) < WINDOW_NS;
+            self.killed_ns = self.killed_ns.filter(recent);
         }
         let near = near || trigger.is_some();
         let much_shared = near && source.shmem_bytes >= soft / SHARED_SHARE;
@@ -197,9 +200,7 @@ impl SystemMonitor {
 
     /// Plans the kill that relieves the system.
     pub(super) fn plan(&mut self, trigger: &PressureTrigger, state: &mut SharedState) -> Decision {
-        let recent = |at_ns: u64| monotonic_ns().saturating_sub(at_ns) < WINDOW_NS;
-        let herds =
-            if self.killed_ns.is_some_and(recent) { Herds::Together } else { Herds::OneFirst };
+        let herds = if self.killed_ns.is_some() { Herds::Together } else { Herds::OneFirst };
         let floors = self.thresholds().map(|thresholds| thresholds.floors);
         let bombs = if floors == Some(Floors::Ignore) { Bombs::AtOnce } else { Bombs::AfterKills };
         let scope = Scope {
