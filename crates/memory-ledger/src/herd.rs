@@ -109,11 +109,13 @@ fn herd(family: &[(usize, &Process)], bombs: Bombs) -> Option<WorstHerd> {
         willing.filter(|p| p.preference >= KillPreference::Ordinary && !p.within_lease).collect();
     let births: usize = willing.iter().map(births_of).sum();
     let killed: usize = willing.iter().map(|process| process.killed_newborns as usize).sum();
-    let bomb = births >= BOMB_BIRTHS
-        && births * 2 > family.len() + killed
-        && (killed >= BOMB_KILLS || bombs == Bombs::AtOnce);
-    let is_older = |pids: &BTreeSet<u32>, p: &Process| !grows(p) && pids.contains(&p.id.pid);
     let forking = if births >= BOMB_BIRTHS { older_members(family) } else { BTreeSet::new() };
+    let is_older = |pids: &BTreeSet<u32>, p: &Process| !takes_part(p) && pids.contains(&p.id.pid);
+    // On a starved machine a bomb takes longer than a window to double.
+    let old = willing.iter().filter(|p| !p.newborn && forking.contains(&p.id.pid)).count();
+    let bomb = births >= BOMB_BIRTHS
+        && (births + old) * 2 > family.len() + killed
+        && (killed >= BOMB_KILLS || bombs == Bombs::AtOnce);
     // Neither an ancestor that did not itself grow, nor an interactive shell, alone in its group.
     let group = |p: &Process| family.iter().filter(|(_, other)| other.group == p.group).count();
     let is_shell = |p: &Process| p.session_leader && group(p) <= 1;

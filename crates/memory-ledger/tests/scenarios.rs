@@ -193,6 +193,24 @@ fn the_first_processes_of_a_slow_fork_bomb_die_with_it_though_they_are_old() {
 }
 
 #[test]
+fn a_bomb_that_takes_longer_than_a_window_to_double_is_one() {
+    let mut all = [vec![shell(50)], old_parent(100, 40)].concat();
+    // Of 81 processes 20 are new.
+    for (at, process) in all[2..].iter_mut().enumerate() {
+        process.newborn = at % 4 == 0;
+    }
+    let is_bomb = |all: &[Process]| {
+        let cause = choose_among(all, 10).cause;
+        matches!(cause, Cause::Herd(herd) if herd.bomb)
+    };
+    assert!(is_bomb(&all));
+    for (at, process) in all.iter_mut().enumerate().filter(|(at, _)| at % 2 == 0) {
+        process.comm = Comm::new(format!("job {at}").as_bytes());
+    }
+    assert!(!is_bomb(&all), "a build of which a part is new");
+}
+
+#[test]
 fn they_die_with_a_herd_of_which_all_members_die_too() {
     let all = [vec![shell(50)], old_parent(100, 20)].concat();
     let killed = |need_mib: u64| {
