@@ -108,6 +108,23 @@ fn victims_that_exit_one_after_the_other_are_not_stuck_meanwhile() {
 }
 
 #[test]
+fn a_victim_that_runs_is_stuck_only_after_the_longest_time() {
+    let mut kills = KillsInFlight::default();
+    let (token, _) = kills.signalled(kill(10, ALICE));
+    let alone = kills.get(token).unwrap().deadline_ns();
+    let mut now = 0;
+    let stuck_at = loop {
+        now += EXIT_GRACE_MS * MS / 2;
+        kills.runs(token, now);
+        if !settled(&poll(&mut kills, now)).is_empty() {
+            break now;
+        }
+    };
+    let longest = alone + EXIT_GRACES_MS * MS;
+    assert!((longest..longest + EXIT_GRACE_MS * MS).contains(&stuck_at), "{stuck_at}");
+}
+
+#[test]
 fn victims_whose_fellows_do_not_exit_either_are_stuck() {
     let mut kills = KillsInFlight::default();
     let [first, second] = [10, 11].map(|pid| kills.signalled(member(pid, ALICE)).0);

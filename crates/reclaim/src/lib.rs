@@ -47,5 +47,5 @@ pub use kill::{Options, Reap, Status};
 pub use mrelease::{Mrelease, mrelease};
 pub use reaper::{Done, Reaper};
 pub use reclaim::{Progress, Reclaim};
-pub use tracer::holder_of;
+pub use tracer::{Exiting, exiting, holder_of};
 pub use victim::{KillError, OpenError, Victim};

@@ -10,15 +10,44 @@ use machine_memory::text::value_of;
 /// held may be missed, and the victim counts as slow.
 const THREADS: usize = 64;
 
-/// The process that holds a victim, to be called some milliseconds after its SIGKILL.
+/// How a victim's exit proceeds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exiting {
+    /// One of its threads runs, or would if it got a CPU.
+    Running,
+    /// The process with this pid holds it.
+    HeldBy(u32),
+    /// It sleeps, or it has exited.
+    Waiting,
+}
+
+/// How the exit of a victim proceeds, to be called some milliseconds after its SIGKILL.
+pub fn exiting(pid: u32) -> Exiting {
+    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return Exiting::Waiting };
+    let mut found = Exiting::Waiting;
+    for task in tasks.flatten().take(THREADS) {
+        let Ok(status) = fs::read_to_string(task.path().join("status")) else { continue };
+        let state = value_of(&status, "State").unwrap_or_default();
+        if state.starts_with('R') {
+            found = Exiting::Running;
+        }
+        let tracer = value_of(&status, "TracerPid").and_then(|pid| pid.parse().ok()).unwrap_or(0);
+        if state.starts_with('t')
+            && tracer != 0
+            && let Some(holder) = process_of(tracer)
+        {
+            return Exiting::HeldBy(holder);
+        }
+    }
+    found
+}
+
+/// The process that holds a victim.
 pub fn holder_of(pid: u32) -> Option<u32> {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
-    tasks.flatten().take(THREADS).find_map(|task| {
-        let status = fs::read_to_string(task.path().join("status")).ok()?;
-        let held = value_of(&status, "State")?.starts_with('t');
-        let tracer = value_of(&status, "TracerPid")?.parse::<u32>().ok()?;
-        (held && tracer != 0).then(|| process_of(tracer)).flatten()
-    })
+    match exiting(pid) {
+        Exiting::HeldBy(holder) => Some(holder),
+        Exiting::Running | Exiting::Waiting => None,
+    }
 }
 
 /// The process that a thread belongs to.
@@ -33,6 +62,21 @@ mod tests {
     use std::ptr::null_mut;
 
     use super::*;
+
+    #[test]
+    fn a_process_that_computes_runs_and_one_that_sleeps_waits() {
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| while !stop.load(std::sync::atomic::Ordering::Relaxed) {});
+            assert_eq!(exiting(std::process::id()), Exiting::Running);
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let waits = (0..1000).any(|_| exiting(child.id()) == Exiting::Waiting);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(waits);
+    }
 
     #[test]
     fn a_killed_process_that_is_held_at_its_exit_has_a_holder() {

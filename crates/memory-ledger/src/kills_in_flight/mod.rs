@@ -29,8 +29,9 @@ use crate::process::{Process, ProcessId};
 /// size. Measured on a loaded machine: a starved victim took at most 1.8 s to exit once
 /// `process_mrelease` had helped; a victim in an uninterruptible sleep never exits.
 pub const KILL_GRACE_MS: u64 = 2_000;
-/// Milliseconds that a victim may take longer since another victim of its account exited: victims of
-/// one kill share the CPUs. A fork bomb of 640 took 4 s to exit on two CPUs at half speed ...
+/// Milliseconds that a victim may take longer since it was seen running, or since another victim of
+/// its account exited: victims of one kill share the CPUs. A fork bomb of 640 took 4 s to exit on
+/// two CPUs at half speed, a process with 500 MB of page tables 3.4 s at a quarter ...
 pub const EXIT_GRACE_MS: u64 = 500;
 /// ... and milliseconds that it may take longer in all. Who delays its exits gains no more.
 pub const EXIT_GRACES_MS: u64 = 8_000;
@@ -268,9 +269,9 @@ pub struct InFlightKill {
     /// When it was looked at for a tracer, nanoseconds; 0: never.
     #[serde(skip)]
     looked_ns: u64,
-    /// When another victim of its payer exited, nanoseconds; 0: none has since the signal.
+    /// When it was seen running, or another victim of its payer exited, nanoseconds; 0: never.
     #[serde(default)]
-    fellow_gone_ns: u64,
+    progress_ns: u64,
     payer: ChargedKill,
     cgroup: Option<ChargedKill>,
 }
@@ -298,7 +299,7 @@ impl InFlightKill {
         let grace = u128::from(KILL_GRACE_MS * NS_PER_MS) + for_size;
         let alone_ns = self.signalled_ns.saturating_add(u64::try_from(grace).unwrap_or(u64::MAX));
         let longest_ns = alone_ns.saturating_add(EXIT_GRACES_MS * NS_PER_MS);
-        (self.fellow_gone_ns + EXIT_GRACE_MS * NS_PER_MS).clamp(alone_ns, longest_ns)
+        (self.progress_ns + EXIT_GRACE_MS * NS_PER_MS).clamp(alone_ns, longest_ns)
     }
 
     fn is_for(&self, account: AccountId) -> bool {
@@ -565,7 +566,7 @@ impl KillsInFlight {
             gone_ns: None,
             held: Held::No,
             looked_ns: 0,
-            fellow_gone_ns: 0,
+            progress_ns: 0,
             payer: wait(new.payer),
             cgroup: new.cgroup.map(wait),
         });
@@ -613,7 +614,14 @@ impl KillsInFlight {
         kill.gone_ns = Some(now_ns);
         let payer = kill.payer();
         for fellow in self.kills.iter_mut().filter(|kill| kill.payer() == payer) {
-            fellow.fellow_gone_ns = now_ns;
+            fellow.progress_ns = now_ns;
+        }
+    }
+
+    /// Records that a victim is not stuck: it runs, or would if it got a CPU.
+    pub fn runs(&mut self, token: KillToken, now_ns: u64) {
+        if let Some(kill) = self.find(token) {
+            kill.progress_ns = now_ns;
         }
     }
 
@@ -782,8 +790,8 @@ impl KillsInFlight {
         }
     }
 
-    /// Victims that exit slowly and that no tracer is known to hold, with their pids: a few at a
-    /// time, in turns, since each look reads files.
+    /// Victims that exit slowly and that no tracer is known to hold, with their pids: whether they
+    /// run or are held is to be found out. A few at a time, in turns, since each look reads files.
     pub fn to_look_at(&mut self, now_ns: u64) -> Vec<(KillToken, u32)> {
         if now_ns < self.next_look_ns {
             return Vec::new();

@@ -20,7 +20,7 @@ use memory_ledger::{
     Cause, ChargedAccount, InFlightKill, KillToken, KillsInFlight, LatchAction, NewKill, Process,
     Sender, Settled, Signal,
 };
-use reclaim::{KillError, Reaper, Victim, holder_of};
+use reclaim::{Exiting, KillError, Reaper, Victim, exiting};
 
 use self::fork_bomb::{ForkBomb, Kin};
 use self::killed_member::KilledMember;
@@ -275,8 +275,10 @@ impl Executor {
         self.reaping.step_all(kills);
         let now_ns = monotonic_ns();
         for (token, pid) in kills.to_look_at(now_ns) {
-            if holder_of(pid).is_some() {
-                kills.held(token, now_ns);
+            match exiting(pid) {
+                Exiting::HeldBy(_) => kills.held(token, now_ns),
+                Exiting::Running => kills.runs(token, now_ns),
+                Exiting::Waiting => {}
             }
         }
     }
