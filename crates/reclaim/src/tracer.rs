@@ -60,16 +60,21 @@ fn process_of(tid: u32) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use std::ptr::null_mut;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
 
     #[test]
     fn a_process_that_computes_runs_and_one_that_sleeps_waits() {
-        let stop = std::sync::atomic::AtomicBool::new(false);
+        let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            scope.spawn(|| while !stop.load(std::sync::atomic::Ordering::Relaxed) {});
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
             assert_eq!(exiting(std::process::id()), Exiting::Running);
-            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+            stop.store(true, Ordering::Relaxed);
         });
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let waits = (0..1000).any(|_| exiting(child.id()) == Exiting::Waiting);
