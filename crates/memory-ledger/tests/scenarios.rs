@@ -164,7 +164,7 @@ fn an_interactive_shell_outlives_the_fork_bomb_that_was_typed_into_it() {
     assert!(text.contains("fork bomb") && text.contains("60 processes"), "{text}");
 }
 
-/// A process that is neither new nor grows, with `children` new children that have a new child each.
+/// A process that is neither new nor grows, with `children` new children. Each has a new child.
 fn old_parent(pid: u32, children: u32) -> Vec<Process> {
     let mut all = vec![of_group(pid, process(pid, 50, 2, 0))];
     for n in 1..=children {
