@@ -110,9 +110,9 @@ fn herd(family: &[(usize, &Process)], bombs: Bombs) -> Option<WorstHerd> {
     let births: usize = willing.iter().map(births_of).sum();
     let killed: usize = willing.iter().map(|process| process.killed_newborns as usize).sum();
     let forking = if births >= BOMB_BIRTHS { older_members(family) } else { BTreeSet::new() };
-    let is_older = |pids: &BTreeSet<u32>, p: &Process| !takes_part(p) && pids.contains(&p.id.pid);
+    let forks = |process: &Process| forking.contains(&process.id.pid);
     // On a starved machine a bomb takes longer than a window to double.
-    let old = willing.iter().filter(|p| !p.newborn && forking.contains(&p.id.pid)).count();
+    let old = willing.iter().filter(|p| !p.newborn && forks(p)).count();
     let bomb = births >= BOMB_BIRTHS
         && (births + old) * 2 > family.len() + killed
         && (killed >= BOMB_KILLS || bombs == Bombs::AtOnce);
@@ -123,10 +123,10 @@ fn herd(family: &[(usize, &Process)], bombs: Bombs) -> Option<WorstHerd> {
     let mut older = Vec::new();
     if bomb {
         // A fork bomb is killed as a whole, or it goes on.
-        members.retain(|p| (takes_part(p) || is_older(&forking, p)) && !is_shell(p));
+        members.retain(|p| (takes_part(p) || forks(p)) && !is_shell(p));
     } else {
-        older = members.clone();
-        older.retain(|p| is_older(&forking, p) && !is_shell(p));
+        let is_older = |p: &&Process| !takes_part(p) && forks(p) && !is_shell(p);
+        older.extend(members.iter().filter(is_older));
         members.retain(grows);
     }
     if members.len() < HERD_MEMBERS {
@@ -155,21 +155,18 @@ fn herd(family: &[(usize, &Process)], bombs: Bombs) -> Option<WorstHerd> {
 fn older_members(family: &[(usize, &Process)]) -> BTreeSet<u32> {
     let by_pid: BTreeMap<u32, &Process> =
         family.iter().map(|(_, process)| (process.id.pid, *process)).collect();
-    let mut children: BTreeMap<u32, Vec<&Process>> = BTreeMap::new();
-    for process in by_pid.values() {
-        let parent = by_pid.get(&process.parent_pid);
-        if parent.is_some_and(|parent| parent.comm == process.comm) {
-            children.entry(process.parent_pid).or_default().push(process);
-        }
-    }
-    let is_child = |pid: u32| {
-        let parent = by_pid.get(&pid).and_then(|process| by_pid.get(&process.parent_pid));
-        parent.is_some_and(|parent| parent.comm == by_pid[&pid].comm)
+    let parent = |process: &Process| {
+        by_pid.get(&process.parent_pid).filter(|parent| parent.comm == process.comm)
     };
+    let mut children: BTreeMap<u32, Vec<&Process>> = BTreeMap::new();
+    for process in by_pid.values().filter(|process| parent(process).is_some()) {
+        children.entry(process.parent_pid).or_default().push(process);
+    }
     let forks = |(pid, children_of_it): &(&u32, &Vec<&Process>)| {
         let new = children_of_it.iter().filter(|child| child.newborn).count();
         let parents = children_of_it.iter().filter(|child| children.contains_key(&child.id.pid));
-        new >= BOMB_CHILDREN && (is_child(**pid) || parents.count() >= BOMB_CHILDREN)
+        let is_child = parent(by_pid[*pid]).is_some();
+        new >= BOMB_CHILDREN && (is_child || parents.count() >= BOMB_CHILDREN)
     };
     let mut found: Vec<u32> = children.iter().filter(forks).map(|(pid, _)| *pid).collect();
     let mut members = BTreeSet::new();
