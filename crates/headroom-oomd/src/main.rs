@@ -157,9 +157,8 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
         Err(warning) => (None, Some(warning)),
     };
     let consequence = "a kill of many processes may take seconds, or leave some of them";
-    let warning = Vec::from_iter(warning).into_iter();
-    let mut degraded: Vec<String> =
-        warning.chain(refused(privileges::prepare_descriptors(DESCRIPTORS), consequence)).collect();
+    let mut degraded = Vec::from_iter(warning);
+    degraded.extend(refused(privileges::prepare_descriptors(DESCRIPTORS), consequence));
     let folder = arguments.folder(arguments.state_dir.as_ref(), STATE_FOLDER);
     // Before the threads with other priorities, and with the signals blocked.
     let signals = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
