@@ -8,7 +8,7 @@
 //! * [`reclaim`]: from the signal until the memory is back, in steps, for an event loop;
 //! * [`kill`]: all of that in one call, for a process, its group or its [`family`]; [`end`]: the
 //!   result; [`holdings`]: a process's memory, and the part that is not freed;
-//! * [`tracer`]: a victim that is held at its exit.
+//! * [`exiting`](mod@exiting): whether a victim runs, sleeps, or is held at its exit.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -28,6 +28,7 @@
 pub mod boost;
 mod cgroup;
 pub mod end;
+pub mod exiting;
 pub mod family;
 pub mod holdings;
 pub mod identity;
@@ -35,11 +36,11 @@ pub mod kill;
 pub mod mrelease;
 pub mod reaper;
 pub mod reclaim;
-pub mod tracer;
 pub mod victim;
 
 pub use boost::Boost;
 pub use end::{End, Memory, ReapError, VictimReport};
+pub use exiting::{Exiting, exiting, holder_of};
 pub use family::Scope;
 pub use holdings::Holdings;
 pub use identity::Identity;
@@ -47,5 +48,4 @@ pub use kill::{Options, Reap, Status};
 pub use mrelease::{Mrelease, mrelease};
 pub use reaper::{Done, Reaper};
 pub use reclaim::{Progress, Reclaim};
-pub use tracer::{Exiting, exiting, holder_of};
 pub use victim::{KillError, OpenError, Victim};

@@ -276,6 +276,8 @@ impl Executor {
         let now_ns = monotonic_ns();
         for (token, pid) in kills.to_look_at(now_ns) {
             match exiting(pid) {
+                // The pid may have been another process's when it was read.
+                _ if self.reaping.has_exited(token) => {}
                 Exiting::HeldBy(_) => kills.held(token, now_ns),
                 Exiting::Running => kills.runs(token, now_ns),
                 Exiting::Waiting => {}

@@ -113,6 +113,13 @@ impl Reaping {
         }
     }
 
+    /// Whether the victim has exited, so that its pid may be another process's. `true` for a victim
+    /// that is not tracked.
+    pub(super) fn has_exited(&self, token: KillToken) -> bool {
+        let entry = self.victims.iter().find(|entry| entry.token == token);
+        entry.is_none_or(|entry| entry.reclaim.victim().has_exited())
+    }
+
     /// Ends the tracking of a settled kill. Returns its outcome.
     pub(super) fn finish(&mut self, kill: &InFlightKill, settled: Settled) -> Outcome {
         let at = self.victims.iter().position(|entry| entry.token == kill.token);
