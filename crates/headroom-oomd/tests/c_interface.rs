@@ -10,28 +10,21 @@ use std::process::{Command, Stdio};
 
 use control::Uid;
 use support::daemon::Daemon;
-use support::{MIB, privileged};
+use support::{MIB, compile, privileged};
 
 const UID: Uid = Uid(63_150);
 /// Limit that the program sets for itself, bytes.
 const LOWERED: u64 = 16 * MIB;
 
 /// Compiles the program against the header and the static library that this test was built with.
-fn compile(program: &Path) {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+fn build(program: &Path) {
     let us = std::env::current_exe().unwrap();
     let library = us.parent().unwrap().join("libtmalloc.a");
     assert!(library.is_file(), "{} is missing: build the package tmalloc first", library.display());
-    let output = Command::new("cc")
-        .args(["-std=c11", "-D_DEFAULT_SOURCE", "-Wall", "-Wextra", "-Werror", "-I"])
-        .arg(here.join("../tmalloc/include"))
-        .arg(here.join("tests/support/c_client.c"))
-        .arg(library)
-        .args(["-lpthread", "-ldl", "-lm", "-o"])
-        .arg(program)
-        .output()
-        .expect("a C compiler");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let header = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tmalloc/include");
+    let words = ["-std=c11", "-D_DEFAULT_SOURCE", "-lpthread", "-ldl", "-lm", "-I"];
+    let arguments = [library.as_path()].into_iter().chain(words.map(Path::new)).chain([&*header]);
+    compile("c_client.c", program, &Vec::from_iter(arguments));
 }
 
 #[test]
@@ -42,7 +35,7 @@ fn a_c_program_reserves_allocates_and_is_refused_in_time() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
     let program = dir.path().join("c_client");
-    compile(&program);
+    build(&program);
     let daemon = Daemon::start("", &[]);
     daemon.set_limit(UID, 32 * MIB);
     let output = Command::new(&program)

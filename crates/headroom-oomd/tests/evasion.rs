@@ -6,14 +6,16 @@
 mod support;
 
 use std::fmt::Write;
-use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use control::Uid;
 use support::daemon::Daemon;
-use support::{MIB, PATIENCE, privileged};
+use support::{MIB, PATIENCE, compile, privileged};
+use tempfile::TempDir;
+use test_support::helper::Helper;
 
 /// The first of the users, one for each row.
 const FIRST: u32 = 62400;
@@ -35,7 +37,7 @@ const FILES: [&str; 5] = [
 ];
 const WAYS: [&str; 5] =
     ["held", "mapped", "in flight", "a thread's own table", "main thread ended"];
-const OTHERS: [(&str, &str); 18] = [
+const OTHERS: [(&str, &str); 19] = [
     ("anonymous memory", "mapped"),
     ("anonymous memory", "with a child"),
     ("anonymous memory", "main thread ended"),
@@ -54,6 +56,7 @@ const OTHERS: [(&str, &str); 18] = [
     ("file on a disk", "locked"),
     ("pipes", "held"),
     ("socket buffers", "held"),
+    ("ring of a packet socket", "held"),
 ];
 
 /// What counts of the memory that is held.
@@ -83,31 +86,46 @@ impl Share {
     }
 }
 
+/// Where the holders' files are.
+struct Place {
+    memory: TempDir,
+    disk: TempDir,
+    program: PathBuf,
+}
+
+impl Place {
+    fn new() -> Self {
+        let memory = tempfile::tempdir_in("/dev/shm").unwrap();
+        let disk = tempfile::tempdir_in("/var/tmp").unwrap();
+        for folder in [&memory, &disk] {
+            let all = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+            std::fs::set_permissions(folder.path(), all).unwrap();
+        }
+        let program = disk.path().join("holder");
+        compile("holder.c", &program, &["-std=gnu11", "-O1", "-pthread"]);
+        Self { memory, disk, program }
+    }
+}
+
 /// A process that holds memory until it is dropped.
 struct Holder {
     kind: &'static str,
     way: &'static str,
     uid: Uid,
     held_bytes: u64,
-    child: Child,
-    _stdin: ChildStdin,
+    helper: Helper,
 }
 
 impl Holder {
-    fn start(program: &Path, folder: &Path, uid: Uid, row: (&'static str, &'static str)) -> Self {
+    fn start(place: &Place, uid: Uid, row: (&'static str, &'static str)) -> Self {
         let (kind, way) = row;
         let is_locked = way == "locked" || ["secret memory", "buffers of io_uring"].contains(&kind);
         let mib = if is_locked { LOCKED_MIB } else { HELD_MIB };
-        let id = uid.0.to_string();
-        let mut command = Command::new("setpriv");
-        command.args(["--reuid", &id, "--regid", &id, "--clear-groups"]).arg(program);
-        command.args([kind, way, &mib.to_string()]).arg(folder).current_dir("/");
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let (stdin, stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
-        let mut line = String::new();
-        BufReader::new(stdout).read_line(&mut line).unwrap();
-        assert_eq!(line, "ready\n", "{kind}, {way}");
-        Self { kind, way, uid, held_bytes: mib * MIB, child, _stdin: stdin }
+        let folder = if kind == "file on a disk" { &place.disk } else { &place.memory };
+        let mut command = Command::new(&place.program);
+        command.args([kind, way, &mib.to_string()]).arg(folder.path()).current_dir("/");
+        let helper = Helper::run(command.uid(uid.0).gid(uid.0));
+        Self { kind, way, uid, held_bytes: mib * MIB, helper }
     }
 
     /// What counts now of its memory.
@@ -119,22 +137,9 @@ impl Holder {
 
 impl Drop for Holder {
     fn drop(&mut self) {
-        // It may have exited already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        // It removes what would outlive it, and exits without an answer.
+        self.helper.request("end");
     }
-}
-
-fn compiled(folder: &Path) -> PathBuf {
-    let program = folder.join("holder");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/holder.c");
-    let output = Command::new("cc")
-        .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-pthread", "-o"])
-        .args([&program, &source])
-        .output()
-        .expect("a C compiler");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    program
 }
 
 /// The table with what counts of each row.
@@ -163,10 +168,7 @@ fn the_table_of_memory_that_counts_is_right() {
     let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/design/usage.md");
     let text = std::fs::read_to_string(&document).unwrap();
     let writes = std::env::var_os("HEADROOM_WRITE_TABLES").is_some();
-    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
-    let all = std::os::unix::fs::PermissionsExt::from_mode(0o777);
-    std::fs::set_permissions(folder.path(), all).unwrap();
-    let program = compiled(folder.path());
+    let place = Place::new();
     let files = FILES.iter().flat_map(|kind| WAYS.iter().map(|way| (*kind, *way)));
     let rows: Vec<(&str, &str)> = files.chain(OTHERS).collect();
     let mut shares: Vec<Vec<Share>> = Vec::new();
@@ -175,7 +177,7 @@ fn the_table_of_memory_that_counts_is_right() {
         let uids = (FIRST..).map(Uid);
         let start = |(uid, row)| {
             daemon.set_limit(uid, LIMIT_MIB * MIB);
-            Holder::start(&program, folder.path(), uid, row)
+            Holder::start(&place, uid, row)
         };
         let holders: Vec<Holder> = uids.zip(rows.iter().copied()).map(start).collect();
         let begun = Instant::now();

@@ -6,6 +6,8 @@ use std::sync::OnceLock;
 
 use control::Uid;
 
+use super::compile;
+
 /// The directory of one test: users `u00` to `u09`, all in the group `nsstudents`.
 pub struct Directory {
     dir: tempfile::TempDir,
@@ -70,17 +72,11 @@ impl Directory {
 /// The folder of the module, which is compiled once.
 fn module() -> &'static Path {
     static FOLDER: OnceLock<tempfile::TempDir> = OnceLock::new();
-    let compile = || {
+    let build = || {
         let dir = tempfile::tempdir().unwrap();
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/nss_stub.c");
-        let output = Command::new("cc")
-            .args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o"])
-            .arg(dir.path().join("libnss_hrtest.so.2"))
-            .arg(source)
-            .output()
-            .expect("a C compiler");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let library = dir.path().join("libnss_hrtest.so.2");
+        compile("nss_stub.c", &library, &["-std=c11", "-shared", "-fPIC"]);
         dir
     };
-    FOLDER.get_or_init(compile).path()
+    FOLDER.get_or_init(build).path()
 }

@@ -1,5 +1,6 @@
 /*
- * Holds memory of one kind in one way until standard input ends. Arguments: the kind, the way, MiB, a folder for files.
+ * Holds memory of one kind in one way until a byte comes, or the end, on standard input. Arguments: the kind, the way, MiB,
+ * a folder for files.
  * Prints "ready", or "cannot: REASON" where the kernel or its settings do not offer the kind.
  */
 #define _GNU_SOURCE
@@ -27,7 +28,8 @@
 #define PAGE 4096
 
 static long bytes;
-static const char *way, *folder;
+static const char *kind, *way, *folder;
+static char block[MIB];
 
 static void must(int done, const char *what)
 {
@@ -38,15 +40,31 @@ static void must(int done, const char *what)
 	}
 }
 
-static void hold(void)
+static void wait_for_end(void)
 {
 	char byte;
 
+	must(read(0, &byte, 1) >= 0, "read");
+}
+
+static void report_ready(void)
+{
 	printf("ready\n");
 	fflush(stdout);
-	while (read(0, &byte, 1) > 0)
-		;
+}
+
+static void hold(void)
+{
+	report_ready();
+	wait_for_end();
 	_exit(0);
+}
+
+/* Writes the file's memory. */
+static void fill(int fd)
+{
+	for (long done = 0; done < bytes; done += MIB)
+		must(write(fd, block, MIB) == MIB, "write");
 }
 
 static void touch(char *at)
@@ -85,7 +103,7 @@ static void enter_namespaces(int others)
 }
 
 /* A file of the kind with its memory allocated, that nothing maps. */
-static int file_of(const char *kind)
+static int file(void)
 {
 	char path[256];
 	int fd;
@@ -114,10 +132,7 @@ static int file_of(const char *kind)
 			must(umount2("/mnt", MNT_DETACH) == 0, "umount");
 	}
 	must(fd != -1, "open");
-	static char block[MIB];
-	memset(block, 1, sizeof(block));
-	for (long done = 0; done < bytes; done += sizeof(block))
-		must(write(fd, block, sizeof(block)) == sizeof(block), "write");
+	fill(fd);
 	return fd;
 }
 
@@ -164,9 +179,9 @@ static void send_to_self(int fd)
 	close(fd);
 }
 
-static void hold_file(const char *kind)
+static void hold_file(void)
 {
-	int fd = file_of(kind);
+	int fd = file();
 
 	if (!strcmp(way, "mapped")) {
 		touch(map(MAP_SHARED, fd));
@@ -189,7 +204,7 @@ static void hold_file(const char *kind)
 	hold();
 }
 
-static void hold_anonymous(const char *kind)
+static void hold_anonymous(void)
 {
 	char *at = map(MAP_ANONYMOUS | (strstr(kind, "shared") ? MAP_SHARED : MAP_PRIVATE), -1);
 
@@ -199,10 +214,7 @@ static void hold_anonymous(const char *kind)
 	if (!strcmp(way, "lazily freed"))
 		must(madvise(at, bytes, MADV_FREE) == 0, "madvise");
 	if (!strcmp(way, "with a child") && fork() == 0) {
-		char byte;
-
-		while (read(0, &byte, 1) > 0)
-			;
+		wait_for_end();
 		_exit(0);
 	}
 	if (!strcmp(way, "main thread ended"))
@@ -234,8 +246,6 @@ static void more_descriptors(void)
 
 static void hold_pipes(void)
 {
-	static char block[MIB];
-
 	more_descriptors();
 	for (long done = 0; done < bytes; done += MIB) {
 		int ends[2];
@@ -249,7 +259,7 @@ static void hold_pipes(void)
 
 static void hold_sockets(void)
 {
-	static char block[16 << 10];
+	const long piece = 16 << 10;
 	long done = 0;
 
 	more_descriptors();
@@ -257,8 +267,8 @@ static void hold_sockets(void)
 		int pair[2];
 
 		must(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair) == 0, "socketpair");
-		while (write(pair[0], block, sizeof(block)) > 0)
-			done += sizeof(block);
+		while (write(pair[0], block, piece) > 0)
+			done += piece;
 	}
 	hold();
 }
@@ -296,58 +306,55 @@ static void hold_segment(void)
 
 	must(id != -1 && at != (char *)-1, "shmat");
 	touch(at);
-	if (strcmp(way, "mapped") == 0) {
-		shmctl(id, IPC_RMID, NULL);
-		hold();
+	if (!strcmp(way, "nobody")) {
+		shmdt(at);
+		report_ready();
+		wait_for_end();
 	}
-	shmdt(at);
-	printf("ready\n");
-	fflush(stdout);
-	char byte;
-	while (read(0, &byte, 1) > 0)
-		;
 	shmctl(id, IPC_RMID, NULL);
-	exit(0);
+	if (!strcmp(way, "mapped"))
+		hold();
+	_exit(0);
 }
 
 static void hold_locked_file(void)
 {
-	static char block[MIB];
 	char path[256];
 
 	snprintf(path, sizeof(path), "%s/locked-%d", folder, getpid());
 	int fd = open(path, O_CREAT | O_RDWR | O_CLOEXEC, 0600);
 	must(fd != -1, "open");
 	unlink(path);
-	for (long done = 0; done < bytes; done += MIB)
-		must(write(fd, block, MIB) == MIB, "write");
+	fill(fd);
 	must(mlock(map(MAP_SHARED, fd), bytes) == 0, "mlock");
 	hold();
 }
 
+static const struct {
+	const char *kind;
+	void (*hold)(void);
+} KINDS[] = {
+	{ "anonymous memory", hold_anonymous },
+	{ "anonymous shared memory", hold_anonymous },
+	{ "page tables", hold_page_tables },
+	{ "pipes", hold_pipes },
+	{ "socket buffers", hold_sockets },
+	{ "ring of a packet socket", hold_ring },
+	{ "buffers of io_uring", hold_io_uring },
+	{ "SysV segment", hold_segment },
+	{ "file on a disk", hold_locked_file },
+};
+
 int main(int count, char **arguments)
 {
 	must(count == 5, "arguments");
-	const char *kind = arguments[1];
+	kind = arguments[1];
 	way = arguments[2];
 	bytes = atol(arguments[3]) * MIB;
 	folder = arguments[4];
-	if (!strncmp(kind, "anonymous", 9))
-		hold_anonymous(kind);
-	if (!strcmp(kind, "page tables"))
-		hold_page_tables();
-	if (!strcmp(kind, "pipes"))
-		hold_pipes();
-	if (!strcmp(kind, "socket buffers"))
-		hold_sockets();
-	if (!strcmp(kind, "ring of a packet socket"))
-		hold_ring();
-	if (!strcmp(kind, "buffers of io_uring"))
-		hold_io_uring();
-	if (!strcmp(kind, "SysV segment"))
-		hold_segment();
-	if (!strcmp(kind, "file on a disk"))
-		hold_locked_file();
-	hold_file(kind);
+	for (unsigned long n = 0; n < sizeof(KINDS) / sizeof(*KINDS); n++)
+		if (!strcmp(kind, KINDS[n].kind))
+			KINDS[n].hold();
+	hold_file();
 	return 2;
 }

@@ -11,6 +11,9 @@ pub mod leaser;
 pub mod place;
 pub mod reclaimer;
 
+use std::ffi::OsStr;
+use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 pub use test_support::privileged;
@@ -30,4 +33,16 @@ pub fn eventually<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
         assert!(start.elapsed() < PATIENCE, "in {PATIENCE:?} it did not happen that {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
+}
+
+/// Compiles a C file of this folder, with further arguments of the compiler.
+pub fn compile(source: &str, output: &Path, arguments: &[impl AsRef<OsStr>]) {
+    let done = Command::new("cc")
+        .args(["-Wall", "-Wextra", "-Werror", "-o"])
+        .arg(output)
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support").join(source))
+        .args(arguments)
+        .output()
+        .expect("a C compiler");
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
 }
