@@ -93,19 +93,39 @@ pub(crate) fn write(tid: u32, address: u64, bytes: &[u8]) -> Result<(), Fault> {
 /// Reads a byte of each page of a range, so that the next access does not wait for it. Nothing
 /// depends on the result: the thread need not be in its ioctl any more.
 pub(crate) fn touch(tid: u32, address: u64, len: u64) {
-    let page_bytes = u64::from(machine_page_size().bytes());
-    let first_page = address / page_bytes;
-    let pages = first_page..address.saturating_add(len).div_ceil(page_bytes).max(first_page);
-    let addresses = pages.map(|page| address.max(page * page_bytes));
-    let pieces: Vec<_> = addresses.map(|address| Piece { address, at: 0, len: 1 }).collect();
+    touch_all(tid, [(address, len)]);
+}
+
+/// As [`touch`], of several ranges.
+fn touch_all(tid: u32, ranges: impl IntoIterator<Item = (u64, u64)>) {
+    let pieces: Vec<_> = ranges.into_iter().flat_map(a_byte_of_each_page).collect();
     // A bad address makes the access fail that follows.
     read_pieces(tid, &pieces, &mut [0]);
 }
 
-/// The address space of a thread, also once the thread has exited or its process executes another
-/// program: `/proc/TID/mem` stays bound to the address space that it was opened for.
+/// All at the beginning of what they are read into.
+fn a_byte_of_each_page((address, len): (u64, u64)) -> impl Iterator<Item = Piece> {
+    let page_bytes = u64::from(machine_page_size().bytes());
+    let first_page = address / page_bytes;
+    let pages = first_page..address.saturating_add(len).div_ceil(page_bytes).max(first_page);
+    pages.map(move |page| Piece { address: address.max(page * page_bytes), at: 0, len: 1 })
+}
+
+/// Bytes to write to memory.
+#[derive(Debug)]
+pub(crate) struct MemoryWrite {
+    pub(crate) address: u64,
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// The address space of a thread that we trace.
 ///
-/// Unlike an access by number it ignores the protection of private pages.
+/// Writes reach that address space only, also once the thread has exited or its process executes
+/// another program: `/proc/TID/mem` stays bound to the address space that it was opened for. Unlike
+/// an access by number they ignore the protection of private pages.
+///
+/// Reads name the thread by its number, which may mean another program by then. A request of the
+/// tracer has to follow before anything depends on what was read: it fails in this case.
 #[derive(Debug)]
 pub(crate) struct MemoryHandle {
     tid: u32,
@@ -121,20 +141,46 @@ impl MemoryHandle {
 
     /// Fills `into`, or fails.
     pub(crate) fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Fault> {
-        self.make_present(address, into.len());
-        self.memory.read_exact_at(into, position(address)).map_err(|_| Fault::BadAddress)
+        read(self.tid, address, into)
+    }
+
+    /// As [`read`](Self::read), of the beginning of a range of `len` bytes, to which
+    /// [`write_present`](Self::write_present) writes next.
+    pub(crate) fn read_before_write(
+        &self,
+        address: u64,
+        into: &mut [u8],
+        len: u64,
+    ) -> Result<(), Fault> {
+        let mut pieces = vec![Piece { address, at: 0, len: into.len() }];
+        pieces.extend(
+            a_byte_of_each_page((address, len))
+                .skip(1)
+                .map(|piece| Piece { at: into.len(), ..piece }),
+        );
+        let mut bytes = vec![0; into.len() + 1];
+        let read = read_pieces(self.tid, &pieces, &mut bytes);
+        into.copy_from_slice(&bytes[..into.len()]);
+        if read > 0 { Ok(()) } else { Err(Fault::BadAddress) }
     }
 
     /// Writes all of `bytes`, or fails (some of them may have been written then).
     pub(crate) fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Fault> {
-        self.make_present(address, bytes.len());
-        self.memory.write_all_at(bytes, position(address)).map_err(|_| Fault::BadAddress)
+        touch(self.tid, address, bytes.len() as u64);
+        self.write_present(address, bytes)
     }
 
-    /// An access by the file holds the lock of the memory map while it waits for a page, and a
-    /// client that provides the page itself may need that lock. `process_vm_readv` releases it.
-    fn make_present(&self, address: u64, len: usize) {
-        touch(self.tid, address, len as u64);
+    /// Makes all writes, or fails (some of them may have been made then).
+    pub(crate) fn write_all(&self, writes: &[MemoryWrite]) -> Result<(), Fault> {
+        touch_all(self.tid, writes.iter().map(|write| (write.address, write.bytes.len() as u64)));
+        writes.iter().try_for_each(|write| self.write_present(write.address, &write.bytes))
+    }
+
+    /// As [`write`](Self::write), of bytes whose pages were just read: this access holds the lock
+    /// of the memory map while it waits for a page, and a client that provides the page itself may
+    /// need that lock. `process_vm_readv` releases it.
+    pub(crate) fn write_present(&self, address: u64, bytes: &[u8]) -> Result<(), Fault> {
+        self.memory.write_all_at(bytes, position(address)).map_err(|_| Fault::BadAddress)
     }
 }
 
@@ -251,8 +297,9 @@ mod tests {
         }
         let after = maps();
         assert_eq!(read(child.id(), stack(&after), &mut byte), Ok(()));
-        assert_eq!(handle.read(stack(&after), &mut byte), Err(Fault::BadAddress));
         assert_eq!(handle.write(stack(&after), &byte), Err(Fault::BadAddress));
+        let write = MemoryWrite { address: stack(&after), bytes: byte.to_vec() };
+        assert_eq!(handle.write_all(&[write]), Err(Fault::BadAddress));
         child.kill().unwrap();
         child.wait().unwrap();
     }

@@ -167,10 +167,13 @@ impl Closers {
     fn close(&self, file: OwnedFd, Charge { owner, uid }: Charge) {
         let mut state = lock(&self.0.state);
         state.owners.entry(owner).or_default().files.push_back((file, uid));
-        state.enqueue(owner);
+        // A thread that is woken for the first of several files wakes the next one.
+        let is_first = state.enqueue(owner);
         self.start_thread_if_needed(&mut state);
         drop(state);
-        self.0.changed.notify_one();
+        if is_first {
+            self.0.changed.notify_one();
+        }
     }
 
     /// If no thread can be started, the files stay open until the next file is closed.
@@ -197,8 +200,12 @@ impl Closers {
                 continue;
             };
             // A further thread serves the next owner, which thus does not wait for this close.
+            let more = !state.ready.is_empty();
             self.start_thread_if_needed(&mut state);
             drop(state);
+            if more {
+                self.0.changed.notify_one();
+            }
             drop(file);
             state = lock(&self.0.state);
             state.closed(charge);
@@ -224,13 +231,16 @@ impl Closers {
 }
 
 impl State {
-    fn enqueue(&mut self, owner: Owner) {
-        let Some(closing) = self.owners.get_mut(&owner) else { return };
+    /// Whether the owner's files were without a thread that takes the next one.
+    fn enqueue(&mut self, owner: Owner) -> bool {
+        let Some(closing) = self.owners.get_mut(&owner) else { return false };
         let may_have_one = closing.threads < MAX_THREADS_OF_AN_OWNER && !closing.files.is_empty();
-        if may_have_one && !closing.is_ready {
-            closing.is_ready = true;
-            self.ready.push_back(owner);
+        if !may_have_one || closing.is_ready {
+            return false;
         }
+        closing.is_ready = true;
+        self.ready.push_back(owner);
+        true
     }
 
     fn next(&mut self) -> Option<(OwnedFd, Charge)> {

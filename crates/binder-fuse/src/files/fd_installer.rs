@@ -28,6 +28,7 @@ use rustix::thread::sched_getcpu;
 use super::install::{Failure, Installation, ReadRoom, SocketKeeper, close_all, install};
 use super::tracee::{CallStop, End, Lost, Tracee};
 use crate::channel::Channel;
+use crate::client_memory::MemoryWrite;
 use crate::interrupt_timer::{InterruptTimer, PERIOD};
 use crate::placement::OwnCpu;
 use crate::sync::lock;
@@ -99,13 +100,6 @@ pub(crate) enum Outcome {
     /// The returns of the completion could not be written; the thread is stopped until the next
     /// completion.
     Unwritten { reader: Caller, resume: Sender<Completion> },
-}
-
-/// Bytes to write to a stopped thread's memory.
-#[derive(Debug)]
-pub(crate) struct MemoryWrite {
-    pub(crate) address: u64,
-    pub(crate) bytes: Vec<u8>,
 }
 
 /// How a stopped thread is resumed.
@@ -515,8 +509,7 @@ impl Worker {
 impl Completion {
     /// False: the memory cannot be written.
     fn write_to(&self, tracee: &Tracee) -> bool {
-        let memory = tracee.memory();
-        self.writes.iter().all(|write| memory.write(write.address, &write.bytes).is_ok())
+        tracee.memory().write_all(&self.writes).is_ok()
     }
 }
 

@@ -65,6 +65,7 @@ pub(crate) struct ReadRoom {
 pub(super) struct Scratch {
     memory: Rc<MemoryHandle>,
     address: u64,
+    len: u64,
     /// The previous contents, to be restored; empty if they do not matter.
     saved: Vec<u8>,
 }
@@ -78,7 +79,7 @@ impl Scratch {
         let memory = Rc::clone(tracee.memory());
         let (start, len) = (room.address.next_multiple_of(8), room.len.saturating_sub(8));
         if len >= need && abi.reaches(start, need) {
-            return Ok(Self { memory, address: start, saved: Vec::new() });
+            return Ok(Self { memory, address: start, len: need, saved: Vec::new() });
         }
         let address = (tracee.stack().saturating_sub(RED_ZONE + need)) & !15;
         if !abi.reaches(address, need) {
@@ -88,25 +89,34 @@ impl Scratch {
         memory
             .read(address, &mut saved)
             .map_err(|_| io::Error::other("no memory below its stack"))?;
-        Ok(Self { memory, address, saved })
+        Ok(Self { memory, address, len: need, saved })
     }
 
+    /// Writes to what was just read.
     fn write(&self, bytes: &[u8]) -> io::Result<()> {
-        self.memory
-            .write(self.address, bytes)
-            .map_err(|_| io::Error::from_raw_os_error(libc::EFAULT))
+        self.memory.write_present(self.address, bytes).map_err(|_| fault())
+    }
+
+    fn read_sockets(&self) -> io::Result<[i32; 2]> {
+        let mut sockets = [0; 8];
+        let read = self.memory.read_before_write(self.address, &mut sockets, self.len);
+        read.map_err(|_| fault())?;
+        Ok([0, 4].map(|at| i32::from_ne_bytes([0, 1, 2, 3].map(|i| sockets[at + i]))))
     }
 
     fn read(&self, at: usize, into: &mut [u8]) -> io::Result<()> {
-        let address = self.address + at as u64;
-        self.memory.read(address, into).map_err(|_| io::Error::from_raw_os_error(libc::EFAULT))
+        self.memory.read(self.address + at as u64, into).map_err(|_| fault())
     }
 
     fn put_back(&self) {
         if !self.saved.is_empty() {
-            let _ = self.write(&self.saved);
+            let _ = self.memory.write(self.address, &self.saved);
         }
     }
+}
+
+fn fault() -> io::Error {
+    io::Error::from_raw_os_error(libc::EFAULT)
 }
 
 /// Installs the files, close-on-exec. On a failure no file remains.
@@ -133,9 +143,7 @@ fn install_with(
     let kind = (libc::SOCK_DGRAM | libc::SOCK_CLOEXEC) as u64;
     let arguments = [libc::AF_UNIX as u64, kind, 0, scratch.address];
     checked(tracee.call(SystemCall::Socketpair, arguments)?)?;
-    let mut sockets = [0; 8];
-    scratch.read(0, &mut sockets)?;
-    let [near, far] = [0, 4].map(|at| i32::from_ne_bytes([0, 1, 2, 3].map(|i| sockets[at + i])));
+    let [near, far] = scratch.read_sockets()?;
     // Charged to the receiver, and closed by the threads of `closers` because the close may block:
     // a hostile client may have put another file in the socket's place meanwhile.
     let fetched =

@@ -20,7 +20,7 @@ mod tracee;
 mod trap;
 
 pub(crate) use client_files::{Charge, ClientFile, Closers, half_of_descriptors};
-pub(crate) use fd_installer::{Completion, FdInstaller, Job, MemoryWrite, Outcome};
+pub(crate) use fd_installer::{Completion, FdInstaller, Job, Outcome};
 pub(crate) use install::ReadRoom;
 pub(crate) use store::{SavedFiles, Store};
 pub(crate) use tracee::CallStop;

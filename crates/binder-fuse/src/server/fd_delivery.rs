@@ -14,10 +14,10 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use zerocopy::IntoBytes;
 
 use super::{FD_DELIVERIES, PendingIoctl, Server};
+use crate::client_memory::MemoryWrite;
 use crate::error::Error;
 use crate::files::{
-    CallStop, ClientFile, Completion, FdInstaller, Job, MemoryWrite, Outcome, ReadRoom, Trap,
-    TrapOutcome,
+    CallStop, ClientFile, Completion, FdInstaller, Job, Outcome, ReadRoom, Trap, TrapOutcome,
 };
 use crate::host::OpenKey;
 
