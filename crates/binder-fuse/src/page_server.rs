@@ -44,10 +44,6 @@ pub(crate) const RESCUE_AFTER: Duration = Duration::from_millis(2);
 pub(crate) const LATE_AFTER: Duration = Duration::from_millis(1);
 /// Interval of the helper's checks during a blocked call.
 const RESCUE_INTERVAL: Duration = Duration::from_micros(500);
-/// Maximum number of texts that are open, and of their bytes: bounds the memory of logs that a
-/// client opens and does not close.
-const MAX_TEXTS: usize = 64;
-const MAX_TEXT_BYTES: usize = 64 << 20;
 /// A call that lasts this long, because it cannot be aborted, is reported.
 const COMPLAIN_AFTER: Duration = Duration::from_secs(2);
 
@@ -185,16 +181,9 @@ impl PageServer {
         lock(&self.shared.truths).remove(&node);
     }
 
-    /// Serves READs of the open `fh` from `text`. False: too many texts are open, or their total
-    /// size is too large.
-    pub(crate) fn add_text(&self, fh: u64, text: String) -> bool {
-        let mut texts = lock(&self.shared.texts);
-        let together: usize = texts.values().map(|text| text.len()).sum();
-        let fits = texts.len() < MAX_TEXTS && together + text.len() <= MAX_TEXT_BYTES;
-        if fits {
-            texts.insert(fh, text.into());
-        }
-        fits
+    /// Serves READs of the open `fh` from `text`.
+    pub(crate) fn add_text(&self, fh: u64, text: String) {
+        lock(&self.shared.texts).insert(fh, text.into());
     }
 
     /// All texts with the file handles of their opens.

@@ -19,7 +19,7 @@ use binder_ring::turn::{Turn, Watch};
 use binder_ring::{RING_BYTES, call};
 use binder_uapi::BinderWriteRead;
 use keyed_slab::{Key, Slab, key_types};
-use owners::{Owner, Uid};
+use owners::{Owner, QuotaSize, Uid};
 use rustix::fs::{AtFlags, Mode, OFlags, SealFlags, StatxFlags};
 use rustix::mm::MapFlags;
 
@@ -37,14 +37,12 @@ key_types! {
 
 /// Marks the unique id of a call of a ring; the kernel counts those of requests from 0 up.
 const RING_UNIQUE: u64 = 1 << 63;
-/// Maximum number of rings of an owner, and of all: each occupies a descriptor and locks
-/// [`RING_BYTES`].
-const MAX_PER_OWNER: usize = owners::bounds::RINGS.slots().of_an_owner;
-const MAX_RINGS: usize = owners::bounds::RINGS.slots().slots;
-/// Maximum number of rings that are watched at a time, of an owner and of all. These may all be of
-/// different owners, and the kernel waits for 128 words at most.
-const MAX_WATCHED_PER_OWNER: usize = 48;
-const MAX_WATCHED: usize = futex::MAX_WORDS - 1;
+/// Rings of an owner, and of all: each occupies a descriptor and locks [`RING_BYTES`].
+const RINGS: QuotaSize = owners::bounds::RINGS.slots();
+/// Rings that are watched at a time.
+const WATCHED: QuotaSize = owners::bounds::WATCHED_RINGS.slots();
+// They may all be of different owners, each with a word, and there is one of ours.
+const _: () = assert!(WATCHED.slots < futex::MAX_WORDS);
 /// A ring is watched if its thread makes two requests within this time, nanoseconds.
 const SOON_NS: u64 = 5_000_000;
 /// A ring is not watched any more once its thread has not called for this time, nanoseconds.
@@ -209,7 +207,7 @@ impl Rings {
     pub(crate) fn attach(&mut self, new: NewRing, memory: impl AsFd) -> Result<(), Refusal> {
         let NewRing { key, caller, owner, token, now_ns } = new;
         let of_owner = self.doorbells.get(&owner).map_or(0, |doorbell| doorbell.rings);
-        if self.rings.len() >= MAX_RINGS || of_owner >= MAX_PER_OWNER {
+        if !RINGS.has_room(of_owner, self.rings.len()) {
             return Err(Refusal::TooMany);
         }
         let memory = RingMemory::map(memory)?;
@@ -333,7 +331,7 @@ impl Rings {
         }
         let Some(ring) = self.rings.get_mut(key) else { return };
         let Some(doorbell) = self.doorbells.get_mut(&ring.owner) else { return };
-        if self.watched.len() < MAX_WATCHED && doorbell.watched < MAX_WATCHED_PER_OWNER {
+        if WATCHED.has_room(doorbell.watched, self.watched.len()) {
             self.watched.push(key);
             doorbell.watched += 1;
             if doorbell.watched == 1 {

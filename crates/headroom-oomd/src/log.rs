@@ -170,3 +170,20 @@ impl Drop for Log {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_that_nobody_reads_block_nobody_and_are_counted() {
+        // The thread is blocked in the write of an earlier line.
+        let (lines, queue) = sync_channel(QUEUE);
+        let mut writer = Lines { lines, lost: Arc::default() };
+        for _ in 0..QUEUE + 10 {
+            writer.write_all(b"killed\n").unwrap();
+        }
+        assert_eq!(writer.lost.load(Ordering::Relaxed), 10);
+        assert_eq!(queue.try_iter().count(), QUEUE);
+    }
+}

@@ -150,3 +150,40 @@ fn run(queue: &Receiver<(Owner, ProcessId)>, results: &Known) {
         known.insert(owner, id, details);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn process(pid: u32, uid: u32) -> Process {
+        Process { id: ProcessId { pid, start_time: 1 }, ..Process::of(Uid(uid)) }
+    }
+
+    #[test]
+    fn an_owner_with_many_victims_leaves_details_to_others() {
+        let (requests, queue) = sync_channel(QUEUE);
+        let mut details = VictimDetails { requests: Some(requests), ..VictimDetails::default() };
+        for pid in 1..1_000 {
+            details.request(&process(pid, 7));
+        }
+        details.request(&process(1_000, 8));
+        let requested: Vec<Owner> = queue.try_iter().map(|(owner, _)| owner).collect();
+        let (part, other) = (bounds::VICTIM_DETAILS.slots().of_an_owner, Owner::User(Uid(8)));
+        assert_eq!((requested.len(), requested.last()), (part + 1, Some(&other)));
+
+        let mut known = KnownDetails::default();
+        let read = || Details {
+            comm: memory_ledger::Comm::default(),
+            command: String::new(),
+            cgroup: String::new(),
+            folder: String::new(),
+            parent_pid: 1,
+            parent: String::new(),
+        };
+        known.insert(other, process(1_000, 8).id, read());
+        for pid in 1..1_000 {
+            known.insert(Owner::User(Uid(7)), process(pid, 7).id, read());
+        }
+        assert_eq!((known.0.len(), known.0[0].0), (KEPT, other));
+    }
+}

@@ -2,9 +2,18 @@
 
 mod support;
 
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use control::Uid;
+use control::lease::{Request, VERSION};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv,
+    send, socket_with,
+};
 use support::daemon::Daemon;
 use support::leaser::Leaser;
 use support::{MIB, eventually, privileged};
@@ -240,19 +249,79 @@ fn one_user_cannot_open_so_many_connections_that_others_get_none() {
     let (uid, other) = (Uid(63_110), Uid(63_111));
     let daemon = Daemon::start(&format!("{}{}", config(uid), config(other)), &[]);
     let socket = daemon.lease_socket();
-    let connect_all = move || {
-        let connect = |_| {
-            use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-            let (family, flags) = (AddressFamily::UNIX, SocketFlags::CLOEXEC);
-            let fd = rustix::net::socket_with(family, SocketType::SEQPACKET, flags, None).unwrap();
-            let address = SocketAddrUnix::new(&socket).unwrap();
-            rustix::net::connect(&fd, &address).ok().map(|()| fd)
-        };
-        (0..600).filter_map(connect).collect::<Vec<_>>()
-    };
+    let connect_all = move || (0..600).filter_map(|_| connected(&socket)).collect::<Vec<_>>();
     let held = test_support::spawn_as(uid, connect_all).join().unwrap();
     assert!(held.len() > 500);
-    let mut leaser = Leaser::start(other, &daemon.lease_socket());
+    assert_gets_a_lease(&daemon, other);
+}
+
+/// A connection to the lease socket, if the daemon accepts one more.
+fn connected(socket: &Path) -> Option<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+    connect(&fd, &SocketAddrUnix::new(socket).unwrap()).ok().map(|()| fd)
+}
+
+fn assert_gets_a_lease(daemon: &Daemon, uid: Uid) {
+    let mut leaser = Leaser::start(uid, &daemon.lease_socket());
     assert_eq!(leaser.request(&format!("allocate {}", 10 * MIB)), 1);
-    assert_eq!(daemon.limit(other).unwrap().leaseholders, 1);
+    assert_eq!(daemon.limit(uid).unwrap().leaseholders, 1);
+}
+
+/// Another user gets leases, again and again, while a thread of `uid` does `work` on its
+/// connections to the lease socket. Returns how often it did.
+fn others_get_leases_beside(uid: Uid, work: fn(&Path, &mut Vec<OwnedFd>) -> usize) -> usize {
+    let other = Uid(uid.0 + 1);
+    let daemon = Daemon::start(&format!("{}{}", config(uid), config(other)), &[]);
+    let (socket, done) = (daemon.lease_socket(), Arc::new(AtomicBool::new(false)));
+    let is_done = Arc::clone(&done);
+    let flood = test_support::spawn_as(uid, move || {
+        let (mut connections, mut count) = (Vec::new(), 0);
+        while !is_done.load(Ordering::Relaxed) {
+            count += work(&socket, &mut connections);
+        }
+        count
+    });
+    for _ in 0..30 {
+        assert_gets_a_lease(&daemon, other);
+    }
+    done.store(true, Ordering::Relaxed);
+    flood.join().unwrap()
+}
+
+#[test]
+fn a_user_that_floods_the_lease_socket_leaves_time_to_others() {
+    if !privileged() {
+        return;
+    }
+    let answered = others_get_leases_beside(Uid(63_112), |socket, connections| {
+        if connections.len() < 64 {
+            connections.extend(connected(socket));
+        }
+        // Refused, as the process is root's, and so no client.
+        let hello = Request::Hello { version: VERSION, spent: 0, unspent: 0, base: 0 }.encode();
+        let mut answered = 0;
+        connections.retain(|connection| {
+            while send(connection, &hello, SendFlags::NOSIGNAL).is_ok() {}
+            loop {
+                match recv(connection, &mut [0_u8; 64][..], RecvFlags::empty()) {
+                    Ok((0, _)) => return false,
+                    Ok(_) => answered += 1,
+                    Err(error) => return error == rustix::io::Errno::AGAIN,
+                }
+            }
+        });
+        answered
+    });
+    assert!(answered > 1_000, "no flood: {answered} answers");
+}
+
+#[test]
+fn a_user_that_connects_all_the_time_leaves_lease_connections_to_others() {
+    if !privileged() {
+        return;
+    }
+    let made =
+        others_get_leases_beside(Uid(63_114), |socket, _| usize::from(connected(socket).is_some()));
+    assert!(made > 1_000, "no flood: {made} connections");
 }

@@ -17,15 +17,18 @@ fn root() -> PathBuf {
 
 fn table() -> String {
     let mut text =
-        "| Name | Daemon | Resource | All | Reserved for root | One owner | Beyond it |\n\
-         |---|---|---|---|---|---|---|\n"
+        "| Name | Daemon | Resource | All | Reserved for root | One owner | Beyond it | Test |\n\
+         |---|---|---|---|---|---|---|---|\n"
             .to_owned();
     for bound in ALL {
         let [all, root, owner] = bound.cells();
-        let Bound { name, daemon, resource, share: _, beyond } = *bound;
+        let Bound { name, daemon, resource, share: _, beyond, test } = *bound;
         let daemon = daemon.name();
-        let row =
-            format!("| {name} | {daemon} | {resource} | {all} | {root} | {owner} | {beyond} |");
+        let test =
+            if test.contains('_') { format!("`{test}`") } else { format!("attack `{test}`") };
+        let row = format!(
+            "| {name} | {daemon} | {resource} | {all} | {root} | {owner} | {beyond} | {test} |"
+        );
         let _ = writeln!(text, "{}", row.replace("|  |", "| |").replace("|  |", "| |"));
     }
     text

@@ -76,6 +76,8 @@ pub struct Bound {
     pub share: Share,
     /// What happens to work beyond the bound.
     pub beyond: &'static str,
+    /// Test, or attack of `tests/adversary`, in which one owner wants all of it.
+    pub test: &'static str,
 }
 
 impl Bound {
@@ -148,6 +150,7 @@ pub const CONTROL_CONNECTIONS: Bound = Bound {
     resource: "connections to the control socket",
     share: Share::Slots(QuotaSize { slots: 64, reserved: 8, of_an_owner: 8 }),
     beyond: "the connection is refused with the reason",
+    test: "an_owner_gets_its_share_of_connections_and_the_rest_is_for_others",
 };
 
 /// Control connections that receive events, which desktop sessions keep open: eight for each user
@@ -158,6 +161,7 @@ pub const CONTROL_SUBSCRIPTIONS: Bound = Bound {
     resource: "connections that receive events",
     share: Share::Slots(QuotaSize { slots: 1024, reserved: 64, of_an_owner: 8 }),
     beyond: "the subscription is refused with the reason; the connection stays",
+    test: "subscribers_have_their_own_quota_and_leave_connections_to_others",
 };
 
 /// CPU time of the event loop for control requests: 2 % of a CPU for an owner, and 20 ms as a
@@ -172,6 +176,7 @@ pub const CONTROL_TIME: Bound = Bound {
         all: Some(Rate { per_second: 50_000, burst: 100_000 }),
     },
     beyond: "requests are not read until there is time again",
+    test: "a_flood_is_served_at_the_rate_of_its_owner_and_root_does_not_wait_for_it",
 };
 
 /// New connections to a control socket of users except root. Each costs the event loop some 20 us,
@@ -188,6 +193,7 @@ pub const CONTROL_ACCEPTS: Bound = Bound {
         all: Some(Rate { per_second: 2_000, burst: 256 }),
     },
     beyond: "an owner's are refused with the reason; all wait in the kernel, except root's socket",
+    test: "connections_beyond_the_rate_of_their_owner_are_refused_and_others_are_served",
 };
 
 /// Connections for leases, and clients: a process holds one connection, and remains a client after
@@ -198,6 +204,7 @@ pub const LEASE_CLIENTS: Bound = Bound {
     resource: "lease connections, and lease clients",
     share: Share::Slots(QuotaSize { slots: 4096, reserved: 256, of_an_owner: 512 }),
     beyond: "the connection is refused; the program's allocator goes on without leases",
+    test: "one_user_cannot_open_so_many_connections_that_others_get_none",
 };
 
 /// CPU time of the event loop for leases: 10 % of a CPU, with bursts of one second. Programs that
@@ -212,6 +219,7 @@ pub const LEASE_TIME: Bound = Bound {
         all: Some(Rate { per_second: 100_000, burst: 1_000_000 }),
     },
     beyond: "requests are not read until there is time again",
+    test: "a_user_that_floods_the_lease_socket_leaves_time_to_others",
 };
 
 /// New lease connections. Each takes the event loop about 20 us, also if it is refused, which the
@@ -226,6 +234,7 @@ pub const LEASE_ACCEPTS: Bound = Bound {
         all: Some(Rate { per_second: 2_000, burst: 1_024 }),
     },
     beyond: "an owner's are refused, its allocators go on without leases; all wait in the kernel",
+    test: "a_user_that_connects_all_the_time_leaves_lease_connections_to_others",
 };
 
 /// Limits that users set for themselves while there is no other limit for that user. Each takes one
@@ -236,6 +245,7 @@ pub const SELF_SET_LIMITS: Bound = Bound {
     resource: "limits that users set for themselves",
     share: Share::Slots(QuotaSize { slots: 256, reserved: 0, of_an_owner: 16 }),
     beyond: "the request is refused with the reason",
+    test: "self-set-limits",
 };
 
 /// Threads that are blocked in a file of a process whose owner does not let it be read.
@@ -245,6 +255,7 @@ pub const USAGE_READERS: Bound = Bound {
     resource: "threads that are blocked in files of processes",
     share: Share::Slots(QuotaSize { slots: 64, reserved: 8, of_an_owner: 4 }),
     beyond: "the owner's processes are not read, and count in full",
+    test: "an_owner_blocks_its_part_of_the_readers_only",
 };
 
 /// Kills and warnings that wait to be logged, or for one of four programs of hooks that run at a
@@ -255,6 +266,7 @@ pub const NOTIFICATIONS: Bound = Bound {
     resource: "kills and warnings that wait for their log entry or hook",
     share: Share::Slots(QuotaSize { slots: 256, reserved: 32, of_an_owner: 32 }),
     beyond: "it is not logged, its hook is not run; the number of these is logged",
+    test: "a_kill_loop_of_a_user_costs_others_no_after_hook",
 };
 
 /// Programs that run before a kill. A kill waits for its own.
@@ -264,6 +276,7 @@ pub const PRE_KILL_HOOKS: Bound = Bound {
     resource: "programs of the `before` hook that run",
     share: Share::Slots(QuotaSize { slots: 4, reserved: 1, of_an_owner: 1 }),
     beyond: "the kill has no `before` hook",
+    test: "an_owner_whose_program_runs_leaves_threads_to_others",
 };
 
 /// Names of users and groups, and users whose groups are known. A user of the system has one entry;
@@ -274,6 +287,7 @@ pub const DIRECTORY_NAMES: Bound = Bound {
     resource: "users and groups that are looked up",
     share: Share::Slots(QuotaSize { slots: 65_536, reserved: 0, of_an_owner: 1 }),
     beyond: "the user is not found to be in a group; the default limit applies",
+    test: "two_hundred_slow_names_delay_no_other_limit",
 };
 
 /// Threads that look up names in the user database: four at a time, and those without an answer.
@@ -283,6 +297,7 @@ pub const DIRECTORY_THREADS: Bound = Bound {
     resource: "threads that look up users and groups",
     share: Share::Slots(QuotaSize { slots: 16, reserved: 0, of_an_owner: 1 }),
     beyond: "names wait; their last answers, kept on disk, are used",
+    test: "two_hundred_slow_names_delay_no_other_limit",
 };
 
 /// Time of the binder event loop for blocked accesses to clients' memory. Each access delays one
@@ -298,6 +313,7 @@ pub const BLOCKED_ACCESS_TIME: Bound = Bound {
         all: None,
     },
     beyond: "the owner's calls start once a thread has touched their memory",
+    test: "time_and_threads_of_an_owner_are_bounded_whatever_its_clients_do",
 };
 
 /// Threads that are blocked in memory of clients. Each pins the address space of a client.
@@ -307,6 +323,7 @@ pub const BLOCKED_THREADS: Bound = Bound {
     resource: "threads that are blocked in memory of clients",
     share: Share::Slots(QuotaSize { slots: 128, reserved: 8, of_an_owner: 8 }),
     beyond: "further calls of the owner wait",
+    test: "time_and_threads_of_an_owner_are_bounded_whatever_its_clients_do",
 };
 
 /// Further slices of ioctls that carry many commands. A slice takes 20 to 200 us; the batches of
@@ -321,6 +338,7 @@ pub const CALL_SLICES: Bound = Bound {
         all: None,
     },
     beyond: "the ioctl continues when the owner has slices again",
+    test: "further_slices_of_an_owner_have_a_rate",
 };
 
 /// Time of the binder event loop for calls of real-time threads that are served before others that
@@ -335,6 +353,7 @@ pub const REAL_TIME_CALLS: Bound = Bound {
         all: Some(Rate { per_second: 500_000, burst: 20_000 }),
     },
     beyond: "the calls wait for the owner's turn",
+    test: "an_owner_that_has_used_its_share_takes_turns_and_others_do_not",
 };
 
 /// Memory areas that are read to find an open's mapping, once for an open: 40,000 take 20 ms of the
@@ -349,6 +368,7 @@ pub const AREA_LOOKUPS: Bound = Bound {
         all: None,
     },
     beyond: "calls to the owner's processes wait",
+    test: "long_lists_use_up_the_budget_of_their_owner_only",
 };
 
 /// Time of the thread that finds whether reads are non-blocking.
@@ -362,6 +382,7 @@ pub const FLAG_LOOKUPS: Bound = Bound {
         all: None,
     },
     beyond: "the owner's reads wait as if they were blocking",
+    test: "an_owner_without_time_is_deferred_and_others_are_not",
 };
 
 /// Threads that read the flags of a descriptor and do not return: what a client has put in its
@@ -372,6 +393,7 @@ pub const FLAG_THREADS: Bound = Bound {
     resource: "threads that are blocked in the flags of descriptors",
     share: Share::Slots(QuotaSize { slots: 16, reserved: 0, of_an_owner: 1 }),
     beyond: "the owner's reads wait as if they were blocking, and those of all beyond the sum",
+    test: "a_lookup_that_does_not_return_delays_its_owner_only",
 };
 
 /// Warnings that a client can cause; one costs [`WARNING_TOKENS`].
@@ -385,6 +407,7 @@ pub const WARNINGS: Bound = Bound {
         all: None,
     },
     beyond: "the warning is left out",
+    test: "warnings_of_one_owner_are_bounded_and_do_not_suppress_those_of_another",
 };
 
 /// Tokens that a warning costs: one warning a minute.
@@ -402,6 +425,7 @@ pub const OPENS: Bound = Bound {
         root: "a sixteenth of all",
     },
     beyond: "the open fails (EMFILE)",
+    test: "unbounded_opens_are_refused",
 };
 
 /// Opens of one owner.
@@ -421,6 +445,7 @@ pub const CLIENT_FILES: Bound = Bound {
         root: "a sixteenth of all",
     },
     beyond: "the call that carries them fails",
+    test: "an_owner_gets_a_share_and_another_one_is_served",
 };
 
 /// Threads that close files of clients. The binder daemon has as many again for connections.
@@ -430,6 +455,7 @@ pub const CLOSING_THREADS: Bound = Bound {
     resource: "threads that close files of clients, or connections with files",
     share: Share::Slots(QuotaSize { slots: 64, reserved: 0, of_an_owner: 2 }),
     beyond: "files wait to be closed",
+    test: "a_blocking_close_does_not_delay_others_and_keeps_its_quota",
 };
 
 /// Connections that may carry files, which is possible before Linux 6.16 only. Each occupies a
@@ -445,6 +471,7 @@ pub const CLOSING_CONNECTIONS: Bound = Bound {
         root: "the rest of the descriptors",
     },
     beyond: "connections wait in the kernel; root has a socket of its own",
+    test: "files_that_a_kernel_accepts_are_closed_by_threads_and_delay_nobody",
 };
 
 /// Shared-memory rings. Each occupies a descriptor and locks its memory.
@@ -454,6 +481,7 @@ pub const RINGS: Bound = Bound {
     resource: "rings of threads",
     share: Share::Slots(QuotaSize { slots: 2048, reserved: 0, of_an_owner: 512 }),
     beyond: "calls go by requests",
+    test: "owners_of_rings_that_take_what_they_can_leave_some_to_the_next",
 };
 
 /// Processes whose command lines the OOM daemon keeps for records.
@@ -463,6 +491,7 @@ pub const VICTIM_DETAILS: Bound = Bound {
     resource: "processes near a kill whose command lines are read within five seconds",
     share: Share::Slots(QuotaSize { slots: 256, reserved: 16, of_an_owner: 16 }),
     beyond: "a record has no command line, cgroup, folder and parent",
+    test: "an_owner_with_many_victims_leaves_details_to_others",
 };
 
 /// Warnings of levels of limits that are not repeated within an interval.
@@ -472,6 +501,7 @@ pub const REMEMBERED_WARNINGS: Bound = Bound {
     resource: "levels of limits whose warning is not repeated for a while",
     share: Share::Slots(QuotaSize { slots: 4096, reserved: 64, of_an_owner: 64 }),
     beyond: "the user is not warned",
+    test: "a_warning_is_repeated_after_the_interval_and_an_owner_has_a_part",
 };
 
 /// Kills and warnings in the log.
@@ -481,6 +511,107 @@ pub const LOG_LINES: Bound = Bound {
     resource: "kills, their ends, and warnings in the log",
     share: Share::Rate { unit: Unit::Count, owner: Rate { per_second: 4, burst: 200 }, all: None },
     beyond: "they are counted, and the number is logged; `headroom why` has all kills",
+    test: "a_flood_is_counted_and_leaves_lines_to_others",
+};
+
+/// Programs of the `after` hook that run.
+pub const AFTER_HOOKS: Bound = Bound {
+    name: "after-hooks",
+    daemon: Daemon::Oomd,
+    resource: "programs of the `after` hook that run",
+    share: Share::Computed { all: "4", owner: "takes turns", root: "takes turns" },
+    beyond: "they wait",
+    test: "a_few_programs_run_at_a_time_and_owners_take_turns",
+};
+
+/// Kills that `headroom why` shows.
+pub const HISTORY: Bound = Bound {
+    name: "history",
+    daemon: Daemon::Oomd,
+    resource: "decisions in the history",
+    share: Share::Computed { all: "1000", owner: "what others leave", root: "as of an owner" },
+    beyond: "the oldest of the account with most of them goes first",
+    test: "history-eviction",
+};
+
+/// Requests of all clients that the binder daemon has read and not begun. Those beyond it are in
+/// the kernel, which knows no owners: one with more threads than this delays others by the calls
+/// that wait in front of theirs.
+pub const WAITING_REQUESTS: Bound = Bound {
+    name: "waiting-requests",
+    daemon: Daemon::Binderd,
+    resource: "requests that wait for the turn of their owner, one of a thread",
+    share: Share::Computed { all: "16384", owner: "no part", root: "no part" },
+    beyond: "they wait in the kernel",
+    test: "threads_with_long_ioctls_do_not_delay_others",
+};
+
+/// Objects of the binder driver: nodes, references, notifications.
+pub const OBJECTS: Bound = Bound {
+    name: "objects",
+    daemon: Daemon::Binderd,
+    resource: "nodes, references, death and freeze notifications",
+    share: Share::Computed { all: "no bound", owner: "4194304", root: "as of an owner" },
+    beyond: "the command fails, as when the kernel's driver has no memory",
+    test: "an_owner_has_a_number_of_objects_and_others_have_their_own",
+};
+
+/// Memory of messages.
+pub const MESSAGES: Bound = Bound {
+    name: "messages",
+    daemon: Daemon::Binderd,
+    resource: "memory of messages, sent and received",
+    share: Share::Computed {
+        all: "no bound",
+        owner: "a quarter of the machine's memory",
+        root: "no bound",
+    },
+    beyond: "the call fails",
+    test: "a_sender_above_its_quota_sends_no_more_and_others_do",
+};
+
+/// Threads that install files by ptrace.
+pub const FILE_INSTALLERS: Bound = Bound {
+    name: "file-installers",
+    daemon: Daemon::Binderd,
+    resource: "threads that install files in receivers by ptrace",
+    share: Share::Slots(QuotaSize { slots: 32, reserved: 2, of_an_owner: 15 }),
+    beyond: "the owner's files wait",
+    test: "an_owner_whose_receivers_block_leaves_workers_to_others",
+};
+
+/// Rings whose threads need no request to call. The kernel waits for 128 words at most.
+pub const WATCHED_RINGS: Bound = Bound {
+    name: "watched-rings",
+    daemon: Daemon::Binderd,
+    resource: "rings that are watched",
+    share: Share::Slots(QuotaSize { slots: 127, reserved: 0, of_an_owner: 48 }),
+    beyond: "the thread's calls go by requests",
+    test: "owners_of_rings_that_take_what_they_can_leave_some_to_the_next",
+};
+
+/// Open files of `binder_logs`, whose texts the daemon keeps.
+pub const LOGS: Bound = Bound {
+    name: "logs",
+    daemon: Daemon::Binderd,
+    resource: "open files of `binder_logs`, 1 MiB each at most",
+    share: Share::Slots(QuotaSize { slots: 64, reserved: 8, of_an_owner: 8 }),
+    beyond: "the open fails (ENFILE)",
+    test: "an_owner_that_opens_logs_leaves_files_and_time_to_others",
+};
+
+/// Time of the event loop for the texts of `binder_logs`.
+pub const LOG_TIME: Bound = Bound {
+    name: "log-time",
+    daemon: Daemon::Binderd,
+    resource: "time of the event loop for files of `binder_logs`",
+    share: Share::Rate {
+        unit: Unit::Nanoseconds,
+        owner: Rate { per_second: 20_000_000, burst: 20_000_000 },
+        all: None,
+    },
+    beyond: "the open fails (EAGAIN)",
+    test: "an_owner_that_opens_logs_leaves_files_and_time_to_others",
 };
 
 /// Every bound, in the order of the tables.
@@ -501,6 +632,8 @@ pub const ALL: &[Bound] = &[
     VICTIM_DETAILS,
     REMEMBERED_WARNINGS,
     LOG_LINES,
+    AFTER_HOOKS,
+    HISTORY,
     BLOCKED_ACCESS_TIME,
     BLOCKED_THREADS,
     CALL_SLICES,
@@ -514,4 +647,11 @@ pub const ALL: &[Bound] = &[
     CLOSING_THREADS,
     CLOSING_CONNECTIONS,
     RINGS,
+    WATCHED_RINGS,
+    FILE_INSTALLERS,
+    WAITING_REQUESTS,
+    OBJECTS,
+    MESSAGES,
+    LOGS,
+    LOG_TIME,
 ];

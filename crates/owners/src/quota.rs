@@ -15,6 +15,15 @@ pub struct QuotaSize {
     pub of_an_owner: usize,
 }
 
+impl QuotaSize {
+    /// Whether an owner that holds `held` of the `taken` slots, none of them reserved, gets another
+    /// one: it holds fewer than its bound and fewer than are left.
+    pub const fn has_room(self, held: usize, taken: usize) -> bool {
+        let left = self.slots.saturating_sub(self.reserved).saturating_sub(taken);
+        held < self.of_an_owner && held < left
+    }
+}
+
 /// Why there is no slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exhausted {
@@ -143,6 +152,21 @@ mod tests {
         assert_eq!(quota.check(user(1), Uid(1)), Err(Exhausted::Owner));
         assert_eq!(quota.take(user(1), Uid(1)), Err(Exhausted::Owner));
         assert_eq!(quota.held(user(2)), 8);
+    }
+
+    #[test]
+    fn owners_of_rings_that_take_what_they_can_leave_some_to_the_next() {
+        for size in [crate::bounds::RINGS, crate::bounds::WATCHED_RINGS].map(|it| it.slots()) {
+            let mut taken = 0;
+            for owner in 0..5 {
+                let free = size.slots - taken;
+                let held = (0..size.slots).take_while(|&held| size.has_room(held, taken + held));
+                let held = held.count();
+                assert!(held > 0 && held <= size.of_an_owner, "owner {owner} has {held} of {free}");
+                taken += held;
+            }
+            assert!(taken < size.slots);
+        }
     }
 
     #[test]

@@ -201,3 +201,28 @@ impl Driver {
         self.accounts[self.processes[process].account].touched_pages -= u64::from(pages);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::types::Opener;
+    use owners::Uid;
+
+    #[test]
+    fn an_owner_has_a_number_of_objects_and_others_have_their_own() {
+        let mut driver = Driver::new();
+        let context = driver.add_context("binder");
+        let mut open = |uid| {
+            let opener = Opener { pid: 1, euid: Uid(uid), owner: Owner::User(Uid(uid)) };
+            driver.open(context, opener).unwrap()
+        };
+        let (first, second, other) = (open(7), open(7), open(8));
+        for process in [first, second].into_iter().cycle().take(MAX_OBJECTS_OF_AN_OWNER) {
+            driver.charge_object(process).unwrap();
+        }
+        assert_eq!(driver.charge_object(second), Err(Errno::ENOMEM));
+        assert_eq!(driver.charge_object(other), Ok(()));
+        driver.discharge_object(first);
+        assert_eq!(driver.charge_object(second), Ok(()));
+    }
+}

@@ -104,3 +104,16 @@ fn the_logs_keep_the_last_32_transactions_and_the_last_that_failed() {
     assert!(failed.ends_with(expected), "{failed}");
     assert_eq!(world.driver.failed_transaction_log(), format!("{failed}\n"));
 }
+
+#[test]
+fn a_text_ends_at_a_line_below_its_maximum_size() {
+    let (mut world, _manager, [client]) = World::with_manager();
+    for tid in 0..30_000 {
+        world.driver.note_ioctl(binder_driver::Caller { tid: 100 + tid, ..client }).unwrap();
+    }
+    for text in [world.driver.state(), world.driver.process_state(client.tid)] {
+        assert!(text.len() < (1 << 20) + 100 && text.len() > (1 << 20) - 1000, "{}", text.len());
+        assert!(text.ends_with("\n(the rest is left out)\n"));
+    }
+    assert!(!world.driver.stats().contains("left out"));
+}

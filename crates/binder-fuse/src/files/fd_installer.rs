@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use binder_driver::Caller;
 use client_files::{Charge, ClientFile, Closers};
 use headroom_linux::sched::leave_realtime;
-use owners::Owner;
+use owners::{Quota, QuotaSize};
 use rustix::event::EventfdFlags;
 use rustix::thread::sched_getcpu;
 
@@ -33,8 +33,8 @@ use crate::interrupt_timer::{InterruptTimer, PERIOD};
 use crate::placement::OwnCpu;
 use crate::sync::lock;
 
-/// Maximum number of workers, blocked ones included.
-const MAX_WORKERS: usize = 32;
+/// Workers, blocked ones included.
+const WORKERS: QuotaSize = owners::bounds::FILE_INSTALLERS.slots();
 /// Bytes of a worker's stack. All of it is resident once the daemon locks its memory.
 const STACK: usize = 64 << 10;
 /// A worker without work exits after this time.
@@ -133,53 +133,52 @@ struct Shared {
     other_cpu_deliveries: AtomicU32,
 }
 
-#[derive(Default)]
 struct Queue {
     jobs: VecDeque<QueuedJob>,
     workers: usize,
     idle: usize,
-    /// Deliveries in progress, by the receiver's owner.
-    under_way: HashMap<Owner, usize>,
+    /// Deliveries in progress, charged to the receivers.
+    under_way: Quota,
     /// No more jobs will be submitted.
     closed: bool,
 }
 
+impl Default for Queue {
+    fn default() -> Self {
+        let (jobs, under_way) = (VecDeque::new(), Quota::new(WORKERS));
+        Self { jobs, workers: 0, idle: 0, under_way, closed: false }
+    }
+}
+
 impl Queue {
-    /// Whether one more delivery to this owner may begin: the owner occupies fewer workers than are
-    /// left.
-    fn may_begin(&self, owner: Owner) -> bool {
-        let all: usize = self.under_way.values().sum();
-        let own = self.under_way.get(&owner).copied().unwrap_or(0);
-        own < MAX_WORKERS - all.min(MAX_WORKERS)
+    /// Whether one more delivery may begin.
+    fn may_begin(&self, charge: Charge) -> bool {
+        self.under_way.check(charge.owner, charge.uid).is_ok()
     }
 
     /// Index of the first job that may begin.
     fn first(&self) -> Option<usize> {
-        self.jobs.iter().position(|queued| self.may_begin(queued.job.charge.owner))
+        self.jobs.iter().position(|queued| self.may_begin(queued.job.charge))
     }
 
     fn take(&mut self) -> Option<QueuedJob> {
         let queued = self.jobs.remove(self.first()?)?;
-        *self.under_way.entry(queued.job.charge.owner).or_default() += 1;
+        let Charge { owner, uid } = queued.job.charge;
+        self.under_way.insert(owner, uid);
         Some(queued)
     }
 
     fn is_empty(&self) -> bool {
-        self.jobs.is_empty() && self.under_way.is_empty()
+        self.jobs.is_empty() && self.under_way.taken() == 0
     }
 
-    fn done(&mut self, owner: Owner) {
-        if let Some(count) = self.under_way.get_mut(&owner) {
-            *count -= 1;
-            if *count == 0 {
-                self.under_way.remove(&owner);
-            }
-        }
+    fn done(&mut self, charge: Charge) {
+        self.under_way.give_back(charge.owner, charge.uid);
     }
 
     /// Whether a job may begin and no worker is idle for it.
     fn wants_worker(&self) -> bool {
-        self.idle == 0 && self.workers < MAX_WORKERS && self.first().is_some()
+        self.idle == 0 && self.workers < WORKERS.slots && self.first().is_some()
     }
 }
 
@@ -207,9 +206,9 @@ impl FdInstaller {
         let mut queue = lock(&self.shared.queue);
         let cpu = if queue.is_empty() { self.shared.event_loop_cpu() } else { None };
         queue.jobs.push_back(QueuedJob { job, completion, cpu });
-        let may_begin = |queued: &&QueuedJob| queue.may_begin(queued.job.charge.owner);
+        let may_begin = |queued: &&QueuedJob| queue.may_begin(queued.job.charge);
         let runnable = queue.jobs.iter().filter(may_begin).count();
-        if runnable > queue.idle && queue.workers < MAX_WORKERS {
+        if runnable > queue.idle && queue.workers < WORKERS.slots {
             start_worker(&self.shared, &mut queue);
         }
         if queue.workers == 0 {
@@ -229,7 +228,7 @@ impl FdInstaller {
     pub(crate) fn withdraw(&mut self, delivery: u64) -> bool {
         let mut queue = lock(&self.shared.queue);
         let at = queue.jobs.iter().position(|queued| queued.job.delivery == Some(delivery));
-        let blocked = at.filter(|&at| !queue.may_begin(queue.jobs[at].job.charge.owner));
+        let blocked = at.filter(|&at| !queue.may_begin(queue.jobs[at].job.charge));
         let withdrawn = blocked.and_then(|at| queue.jobs.remove(at));
         drop(queue);
         let Some(withdrawn) = withdrawn else { return false };
@@ -361,9 +360,9 @@ impl Worker {
             stuck = stuck.into_iter().filter_map(Tracee::let_go).collect();
             match next {
                 Next::Job(queued) => {
-                    let owner = queued.job.charge.owner;
+                    let charge = queued.job.charge;
                     stuck.extend(self.run_job(*queued, thread));
-                    lock(&self.shared.queue).done(owner);
+                    lock(&self.shared.queue).done(charge);
                 }
                 Next::TimedOut if thread.is_timer_armed => thread.disarm_timer(),
                 Next::TimedOut if !stuck.is_empty() => {}
@@ -532,7 +531,7 @@ fn await_completion(
 mod tests {
     use binder_driver::ProcessId;
     use keyed_slab::Key;
-    use owners::Uid;
+    use owners::{Owner, Uid};
 
     use super::*;
 
@@ -566,11 +565,11 @@ mod tests {
     fn an_owner_whose_receivers_block_leaves_workers_to_others() {
         let mut queue = Queue::default();
         queue.jobs.extend((0..100).map(|_| job(1)));
-        assert_eq!(begin_all(&mut queue), [1; MAX_WORKERS / 2]);
+        assert_eq!(begin_all(&mut queue), [1; WORKERS.of_an_owner]);
         queue.jobs.extend([job(2), job(3)]);
         assert_eq!(begin_all(&mut queue), [2, 3], "jobs behind blocked ones begin");
         queue.jobs.extend((0..100).map(|_| job(4)));
-        assert!(begin_all(&mut queue).len() < MAX_WORKERS - MAX_WORKERS / 2 - 2);
+        assert!(begin_all(&mut queue).len() < WORKERS.slots - WORKERS.of_an_owner - 2);
         queue.jobs.push_back(job(5));
         assert_eq!(begin_all(&mut queue), [5], "two such owners leave some, too");
     }
@@ -578,12 +577,13 @@ mod tests {
     #[test]
     fn a_waiting_job_begins_when_another_one_ends() {
         let mut queue = Queue::default();
-        queue.jobs.extend((0..MAX_WORKERS).map(|_| job(1)));
+        queue.jobs.extend((0..WORKERS.slots).map(|_| job(1)));
         begin_all(&mut queue);
         assert!(!queue.jobs.is_empty() && queue.first().is_none());
-        queue.done(Owner::User(Uid(1)));
+        let charge = job(1).job.charge;
+        queue.done(charge);
         assert_eq!(begin_all(&mut queue), [1]);
-        (0..MAX_WORKERS / 2).for_each(|_| queue.done(Owner::User(Uid(1))));
-        assert!(queue.under_way.is_empty());
+        (0..WORKERS.of_an_owner).for_each(|_| queue.done(charge));
+        assert_eq!(queue.under_way.taken(), 0);
     }
 }

@@ -48,7 +48,7 @@ impl Server {
             Some(Place::Control | Place::Feature) => {
                 Ok(OpenOut { open_flags: FOPEN_DIRECT_IO, ..OpenOut::default() })
             }
-            Some(Place::Log(log)) => self.open_log(log),
+            Some(Place::Log(log)) => self.open_log(header, log),
             Some(Place::Root | Place::Features | Place::Logs | Place::Processes) => {
                 Err(libc::EISDIR)
             }
@@ -594,7 +594,7 @@ impl Server {
 }
 
 /// The owner of a process that is in a call to our filesystem.
-fn owner_of(tid: u32, euid: Uid) -> io::Result<Owner> {
+pub(super) fn owner_of(tid: u32, euid: Uid) -> io::Result<Owner> {
     let levels = match owners::reader::namespaces(Path::new("/proc"), tid) {
         // A server without privileges serves only processes in its own namespace, or in namespaces
         // below that of its own user.

@@ -246,7 +246,7 @@ pub struct Server {
     traced: u64,
     /// Topics of warnings that were logged.
     warned: HashSet<&'static str>,
-    next_text: u64,
+    logs: logs::OpenLogs,
     closed: bool,
     epoll: OwnedFd,
     channel: Arc<Channel>,
@@ -399,7 +399,7 @@ impl Server {
             tracer: None,
             traced: 0,
             warned: HashSet::new(),
-            next_text: 0,
+            logs: logs::OpenLogs::new(),
             closed: false,
             epoll,
             channel,

@@ -96,7 +96,7 @@ impl PausedServer<'_> {
             parked: server.parked.values().copied().collect(),
             freezes: server.freezes.save(),
             texts: server.pages.save_texts(),
-            next_text: server.next_text,
+            next_text: server.logs.next,
             traced: server.traced,
             pages_to_reclaim: server.pages_to_reclaim,
         };
@@ -247,9 +247,9 @@ impl Server {
         saved.freezes.into_iter().for_each(|freeze| server.freezes.restore(freeze));
         for (fh, text) in saved.texts {
             // Not refused: they were within the limits of the previous program.
-            let _ = server.pages.add_text(fh, text);
+            server.restore_log(fh, text);
         }
-        server.next_text = saved.next_text;
+        server.logs.next = saved.next_text;
         server.traced = saved.traced;
         server.pages_to_reclaim = saved.pages_to_reclaim;
         Ok(server)

@@ -56,7 +56,7 @@ struct BoundRow {
 impl From<&Bound> for BoundRow {
     fn from(bound: &Bound) -> Self {
         let [all, root, owner] = bound.cells();
-        let Bound { name, daemon, resource, share: _, beyond } = *bound;
+        let Bound { name, daemon, resource, share: _, beyond, test: _ } = *bound;
         Self { name, daemon: daemon.name(), resource, all, root, owner, beyond }
     }
 }

@@ -10,6 +10,26 @@ mod transactions;
 
 use crate::driver::Driver;
 
+/// Bytes at which a text ends: creating more would take milliseconds, in which no client is served.
+const MAX_TEXT: usize = 1 << 20;
+/// The last line of such a text.
+const CUT: &str = "(the rest is left out)\n";
+
+/// Whether no more is added.
+fn is_full(text: &str) -> bool {
+    text.len() >= MAX_TEXT
+}
+
+/// Ends a text.
+fn ended(mut text: String) -> String {
+    if is_full(&text) {
+        let lines = text.as_bytes()[..MAX_TEXT].iter().rposition(|&byte| byte == b'\n');
+        text.truncate(lines.map_or(0, |at| at + 1));
+        text += CUT;
+    }
+    text
+}
+
 impl Driver {
     /// Pids that have a device open, ascending.
     pub fn pids(&self) -> Vec<u32> {

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use binder_uapi::returns::BR_TRANSACTION_COMPLETE;
 
+use super::{ended, is_full};
 use crate::driver::Driver;
 use crate::keys::{BufferId, NodeId, ProcessId, RefId, ThreadId, TransactionId};
 use crate::notifications::types::DeathState;
@@ -44,21 +45,21 @@ impl Driver {
             self.print_node(&mut text, id);
         }
         self.print_processes(&mut text, Detail::Everything, |_| true);
-        text
+        ended(text)
     }
 
     /// Pending transactions only.
     pub fn transactions(&self) -> String {
         let mut text = String::from("binder transactions:\n");
         self.print_processes(&mut text, Detail::Transactions, |_| true);
-        text
+        ended(text)
     }
 
     /// The whole state of one process, with all its opens.
     pub fn process_state(&self, pid: u32) -> String {
         let mut text = String::from("binder proc state:\n");
         self.print_processes(&mut text, Detail::Everything, |of| of == pid);
-        text
+        ended(text)
     }
 
     fn print_processes(&self, text: &mut String, detail: Detail, wanted: impl Fn(u32) -> bool) {
@@ -69,6 +70,9 @@ impl Driver {
     }
 
     fn print_process(&self, text: &mut String, id: ProcessId, detail: Detail) {
+        if is_full(text) {
+            return;
+        }
         let process = &self.processes[id];
         let context = &self.contexts[process.context].name;
         let start = text.len();
@@ -104,6 +108,9 @@ impl Driver {
     }
 
     fn print_thread(&self, text: &mut String, id: ThreadId, detail: Detail) {
+        if is_full(text) {
+            return;
+        }
         let thread = &self.threads[id];
         let looper = thread.looper;
         // Bits of the kernel's looper state.
@@ -194,6 +201,9 @@ impl Driver {
         prefix: &LinePrefix,
     ) {
         for (_, work) in self.queues.iter(queue) {
+            if is_full(text) {
+                return;
+            }
             self.print_work(text, work, owner, prefix);
         }
     }
@@ -230,6 +240,9 @@ impl Driver {
     }
 
     fn print_node(&self, text: &mut String, id: NodeId) {
+        if is_full(text) {
+            return;
+        }
         let node = &self.nodes[id];
         let _ = write!(
             text,
@@ -249,6 +262,9 @@ impl Driver {
         }
         let next = |&id: &RefId| self.refs[id].next_of_node;
         for reference in std::iter::successors(node.first_ref, next) {
+            if is_full(text) {
+                return;
+            }
             let holder = self.refs[reference].process;
             let _ = write!(text, " {}", self.processes[holder].opener.pid);
         }
@@ -259,6 +275,9 @@ impl Driver {
     }
 
     fn print_ref(&self, text: &mut String, id: RefId) {
+        if is_full(text) {
+            return;
+        }
         let reference = &self.refs[id];
         let node = &self.nodes[reference.node];
         let dead = if node.owner.is_none() { "dead " } else { "" };
@@ -275,6 +294,9 @@ impl Driver {
     }
 
     fn print_buffer(&self, text: &mut String, id: BufferId) {
+        if is_full(text) {
+            return;
+        }
         let buffer = &self.buffers[id];
         let transaction = buffer.transaction.and_then(|id| self.transactions.get(id));
         let layout = buffer.layout;

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use super::{ended, is_full};
 use crate::debug::counters::{COMMANDS, Counters, RETURNS};
 use crate::driver::Driver;
 use crate::process::types::{Process, Thread};
@@ -17,7 +18,7 @@ impl Driver {
         for process in self.processes.values() {
             self.process_stats(&mut text, process);
         }
-        text
+        ended(text)
     }
 
     fn objects(&self, text: &mut String) {
@@ -50,6 +51,9 @@ impl Driver {
     }
 
     fn process_stats(&self, text: &mut String, process: &Process) {
+        if is_full(text) {
+            return;
+        }
         let refs = || process.refs.iter().map(|id| &self.refs[id]);
         let (strong, weak) = refs().fold((0, 0), |(strong, weak), one| {
             (strong + u64::from(one.strong), weak + u64::from(one.weak))
