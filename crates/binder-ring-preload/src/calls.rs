@@ -345,7 +345,7 @@ fn lowest(number: u32) -> u32 {
         } else {
             (number, moved)
         };
-        libc::close(closed);
+        system::close(closed);
         kept
     })
 }

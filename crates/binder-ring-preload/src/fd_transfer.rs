@@ -52,7 +52,7 @@ fn receive_from(socket: c_int, numbers: &mut [u32; MAX_FILES]) -> Option<usize> 
     let flags = libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT;
     // SAFETY: all parts of the message are ours.
     unsafe {
-        if libc::recvmsg(socket, &mut message, flags) < 1 {
+        if !system::receive(socket, &mut message, flags) {
             return None;
         }
         let head = libc::CMSG_FIRSTHDR(&message);

@@ -1,4 +1,5 @@
-//! System calls. None sets the C library's `errno` when the caller does not return an error.
+//! System calls. None sets the C library's `errno` when the caller does not return an error, and
+//! none is a point at which a thread can be cancelled, as `ioctl` is not.
 
 use std::ffi::{c_int, c_long};
 use std::ptr::null;
@@ -67,23 +68,35 @@ pub(crate) fn file(fd: c_int) -> Option<FileId> {
 
 /// Opens the list of our memory areas. It is closed by [`close`].
 pub(crate) fn open_own_maps() -> Option<c_int> {
-    let flags = libc::O_RDONLY | libc::O_CLOEXEC;
+    let (path, flags) = (c"/proc/self/maps".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
     // SAFETY: the path is a constant.
-    keep_errno(|| Some(unsafe { libc::open(c"/proc/self/maps".as_ptr(), flags) }))
-        .filter(|&fd| fd >= 0)
+    checked(|| unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path, flags) }).ok()
 }
 
 /// Number of bytes that were read; 0 at the end, and if the file cannot be read.
 pub(crate) fn read(fd: c_int, into: &mut [u8]) -> usize {
     // SAFETY: the buffer is ours.
-    let count = keep_errno(|| unsafe { libc::read(fd, into.as_mut_ptr().cast(), into.len()) });
-    usize::try_from(count).unwrap_or(0)
+    let count =
+        checked(|| unsafe { libc::syscall(libc::SYS_read, fd, into.as_mut_ptr(), into.len()) });
+    count.map_or(0, |count| count as usize)
 }
 
 /// Closes a descriptor that the program does not know.
 pub(crate) fn close(fd: c_int) {
     // SAFETY: nobody else uses it.
-    keep_errno(|| unsafe { libc::close(fd) });
+    let _ = checked(|| unsafe { libc::syscall(libc::SYS_close, fd) });
+}
+
+/// Receives a message; false if there is none.
+///
+/// # Safety
+///
+/// As for `recvmsg(2)`.
+pub(crate) unsafe fn receive(socket: c_int, message: &mut libc::msghdr, flags: c_int) -> bool {
+    let message = &raw mut *message;
+    // SAFETY: the caller's.
+    let call = || unsafe { libc::syscall(libc::SYS_recvmsg, socket, message, flags) };
+    checked(call).is_ok_and(|bytes| bytes > 0)
 }
 
 /// Excludes memory from children of `fork`.

@@ -238,15 +238,33 @@ static void *reads(void *unused)
     static char returns[256];
     struct binder_write_read both = { .read_buffer = (uintptr_t)returns, .read_size = sizeof returns };
 
-    pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, NULL);
     calls(device);
+    /* Not before: to end in the middle of a call is undefined, in this library as in the C library. */
+    pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, NULL);
     submit(device, BINDER_WRITE_READ, &both);
     return unused;
+}
+
+/* No call is a point at which a thread that is to be cancelled ends. */
+static void *calls_before_its_end(void *made)
+{
+    pthread_cancel(pthread_self());
+    calls(device);
+    *(int *)made = 1;
+    pthread_testcancel();
+    return NULL;
 }
 
 /* Threads that are cancelled while they wait leave nothing that harms others. */
 static void cancelled(void)
 {
+    pthread_t early;
+    int made = 0;
+
+    if (pthread_create(&early, NULL, calls_before_its_end, &made) || pthread_join(early, NULL))
+        fail("pthread_create");
+    if (!made)
+        fail("a call ended the thread");
     for (int i = 0; i < 20; i++) {
         pthread_t thread;
         void *result;
