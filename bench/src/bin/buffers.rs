@@ -29,12 +29,8 @@ const PAGE: u64 = 4096;
 /// buffers is released. Needs root.
 #[derive(Parser)]
 struct Arguments {
-    /// Opens that are mapped and not used
-    #[arg(
-        long,
-        default_value_t = 10_000,
-        value_parser = clap::value_parser!(u32).range(1..=15_000)
-    )]
+    /// Opens that are mapped and not used; the daemon may have a sixth of its descriptors
+    #[arg(long, default_value_t = 3_000, value_parser = clap::value_parser!(u32).range(1..=15_000))]
     opens: u32,
     /// Clients with warm buffers
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=4_000))]
