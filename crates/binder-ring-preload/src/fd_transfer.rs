@@ -14,15 +14,7 @@ pub(crate) fn receive(
     request: impl FnOnce(u32) -> bool,
 ) -> Option<usize> {
     system::keep_errno(|| {
-        let mut sockets = [-1; 2];
-        // SAFETY: the array is ours.
-        let made = unsafe {
-            let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
-            libc::socketpair(libc::AF_UNIX, kind, 0, sockets.as_mut_ptr())
-        };
-        if made != 0 {
-            return None;
-        }
+        let sockets = system::socket_pair()?;
         let is_sent = request(sockets[1] as u32);
         let received = if is_sent { receive_from(sockets[0], numbers) } else { None };
         sockets.into_iter().for_each(system::close);

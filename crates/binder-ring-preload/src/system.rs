@@ -87,6 +87,16 @@ pub(crate) fn close(fd: c_int) {
     let _ = checked(|| unsafe { libc::syscall(libc::SYS_close, fd) });
 }
 
+/// A pair of sockets. They are closed by [`close`]: a sanitizer that observes the C library's calls
+/// must see both, or neither.
+pub(crate) fn socket_pair() -> Option<[c_int; 2]> {
+    let mut sockets = [-1; 2];
+    let (kind, into) = (libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, sockets.as_mut_ptr());
+    // SAFETY: the array is ours.
+    let call = || unsafe { libc::syscall(libc::SYS_socketpair, libc::AF_UNIX, kind, 0, into) };
+    checked(call).is_ok().then_some(sockets)
+}
+
 /// Receives a message; false if there is none.
 ///
 /// # Safety
