@@ -82,8 +82,12 @@ impl Server {
         let uid = Uid(header.uid);
         let owner = owner_of(header.pid, uid).map_err(|_| libc::EPERM)?;
         let charge = Charge { owner, uid };
-        self.logs.check(charge).inspect_err(|_| {
-            self.warn_once("logs", || format!("{owner}: too many logs are open, refusing more"));
+        self.logs.check(charge).inspect_err(|&errno| {
+            let why =
+                if errno == libc::ENFILE { "too many are open" } else { "they took too long" };
+            self.warn_once("logs", || {
+                format!("files of binder_logs for {owner}: {why}, refusing more")
+            });
         })?;
         let begun = Instant::now();
         let text = text(&self.driver, log);
