@@ -10,7 +10,9 @@ use binder_driver::{
 };
 use headroom_linux::mountinfo::Device;
 use keyed_slab::{Key, Slab, key_types};
-use owners::bounds::{DESCRIPTORS_OF_AN_OPEN, MAX_OPENS_OF_AN_OWNER};
+use owners::bounds::{
+    MAX_OPENS_OF_AN_OWNER, MAX_THREADS_OF_AN_OWNER, PARTS_OF_OPENS, PARTS_OF_THREADS,
+};
 use owners::{Exhausted, Owner, Quota, Uid};
 use serde::{Deserialize, Serialize};
 
@@ -20,7 +22,7 @@ use crate::calls::Calls;
 use crate::client_access::{BlockedAccess, ClientAccess, Late};
 use crate::client_memory::MemoryWrite;
 use crate::coarse_clock;
-use crate::files::{CallStop, Charge, Closers, Store, half_of_descriptors};
+use crate::files::{CallStop, Charge, Closers, Store, part_of_descriptors};
 use crate::lookup_budget::{LookupBudgets, MAX_AREAS};
 use crate::mapping::{Backing, SavedBacking};
 use crate::maps::Lookup;
@@ -51,9 +53,18 @@ impl OpenKey {
 /// Number of threads that are searched for a waiting reader: a bound on the work for a transaction.
 const THREADS_CHECKED: usize = 8;
 
-/// The uids of an owner share its opens without parts: in a container, one of hundreds may have
-/// most of them.
-const OPENS_OF_EACH_UID: Uid = Uid::NONE;
+/// The uids of an owner share its opens and threads without parts: in a container, one of hundreds
+/// may have most of them.
+const ALL_UIDS: Uid = Uid::NONE;
+
+/// Whether the owner gets a slot. The quota itself bounds every owner but root; this bounds root as
+/// well.
+fn check_with_root(quota: &Quota, owner: Owner, most: usize) -> Result<(), Exhausted> {
+    if quota.held(owner) >= most {
+        return Err(Exhausted::Owner);
+    }
+    quota.check(owner, ALL_UIDS)
+}
 
 /// Whether the process that opened a device still exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -192,6 +203,8 @@ pub(crate) struct SavedHostBudgets {
 pub(crate) struct ClientHost {
     pub(crate) opens: Slab<OpenKey, Open>,
     open_quota: Quota,
+    /// Threads in [`Open::calls`].
+    thread_quota: Quota,
     by_process: HashMap<ProcessId, OpenKey>,
     pages: Arc<PageServer>,
     access: ClientAccess,
@@ -203,7 +216,7 @@ pub(crate) struct ClientHost {
     returns_of_stopped: Option<Vec<MemoryWrite>>,
     lookups: LookupBudgets,
     pub(crate) rings: Rings,
-    warnings: WarningLimits,
+    pub(crate) warnings: WarningLimits,
     /// Device number of our filesystem in the clients' maps.
     device: Device,
     pub(crate) files: Store,
@@ -227,9 +240,10 @@ impl ClientHost {
         let own_uid = Uid(rustix::process::geteuid().as_raw());
         Self {
             opens: Slab::default(),
-            open_quota: Quota::new(half_of_descriptors(
-                DESCRIPTORS_OF_AN_OPEN,
-                MAX_OPENS_OF_AN_OWNER,
+            open_quota: Quota::new(part_of_descriptors(PARTS_OF_OPENS, MAX_OPENS_OF_AN_OWNER)),
+            thread_quota: Quota::new(part_of_descriptors(
+                PARTS_OF_THREADS,
+                MAX_THREADS_OF_AN_OWNER,
             )),
             by_process: HashMap::new(),
             pages,
@@ -283,17 +297,34 @@ impl ClientHost {
 
     /// Whether the owner may make another open.
     pub(crate) fn check_open(&self, owner: Owner) -> Result<(), Exhausted> {
-        // The quota itself bounds every owner but root; this bounds root as well.
-        if self.open_quota.held(owner) >= MAX_OPENS_OF_AN_OWNER {
-            return Err(Exhausted::Owner);
+        check_with_root(&self.open_quota, owner, MAX_OPENS_OF_AN_OWNER)
+    }
+
+    /// Adds a thread that has not called on this open before, charged to the owner of the open
+    /// until the thread or the open ends.
+    pub(crate) fn add_thread(&mut self, key: OpenKey, tid: u32) -> Result<(), Exhausted> {
+        let Some(open) = self.opens.get_mut(key) else { return Ok(()) };
+        check_with_root(&self.thread_quota, open.owner, MAX_THREADS_OF_AN_OWNER)?;
+        self.thread_quota.insert(open.owner, ALL_UIDS);
+        open.calls.set(tid, None);
+        Ok(())
+    }
+
+    /// Removes a thread that has exited from an open.
+    pub(crate) fn forget_thread(&mut self, process: ProcessId, tid: u32) {
+        let key = self.key_of(process);
+        let Some(open) = key.and_then(|key| self.opens.get_mut(key)) else { return };
+        if open.calls.knows(tid) {
+            open.calls.forget(tid);
+            self.thread_quota.give_back(open.owner, ALL_UIDS);
         }
-        self.open_quota.check(owner, OPENS_OF_EACH_UID)
+        open.poller = open.poller.filter(|&poller| poller != tid);
     }
 
     /// Charges an open to its owner until it is removed, whoever holds it.
     pub(crate) fn insert(&mut self, open: Open) -> OpenKey {
         let process = open.process;
-        self.open_quota.insert(open.owner, OPENS_OF_EACH_UID);
+        self.open_quota.insert(open.owner, ALL_UIDS);
         let key = self.opens.insert(open);
         self.by_process.insert(process, key);
         key
@@ -302,7 +333,10 @@ impl ClientHost {
     pub(crate) fn remove(&mut self, key: OpenKey) -> Option<Open> {
         let open = self.opens.remove(key)?;
         self.by_process.remove(&open.process);
-        self.open_quota.give_back(open.owner, OPENS_OF_EACH_UID);
+        self.open_quota.give_back(open.owner, ALL_UIDS);
+        for _ in open.calls.iter() {
+            self.thread_quota.give_back(open.owner, ALL_UIDS);
+        }
         Some(open)
     }
 
@@ -329,7 +363,10 @@ impl ClientHost {
         })?;
         self.by_process = self.opens.iter().map(|(key, open)| (open.process, key)).collect();
         for open in self.opens.values() {
-            self.open_quota.insert(open.owner, OPENS_OF_EACH_UID);
+            self.open_quota.insert(open.owner, ALL_UIDS);
+            for _ in open.calls.iter() {
+                self.thread_quota.insert(open.owner, ALL_UIDS);
+            }
         }
         Ok(())
     }

@@ -15,6 +15,8 @@ use headroom_linux::sched::leave_realtime;
 use owners::{Exhausted, Owner, Quota, QuotaSize, Uid};
 use serde::{Deserialize, Serialize};
 
+/// Files take one part in this of the descriptors.
+const PARTS_OF_FILES: usize = 4;
 /// Maximum number of files of one owner.
 const MAX_FILES_OF_AN_OWNER: usize = 4096;
 /// One part in `RESERVED_PART` is reserved for root.
@@ -27,10 +29,9 @@ const STACK: usize = 64 << 10;
 /// A thread without work exits after this time.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// Size of the quota of one half of this process's descriptors, for items that take `each` of them:
-/// one half is for opens of devices, the other one for files of clients.
-pub fn half_of_descriptors(each: usize, most_of_an_owner: usize) -> QuotaSize {
-    let slots = descriptors() / 2 / each;
+/// Size of a quota of as many items as this process may have descriptors, divided by `parts`.
+pub fn part_of_descriptors(parts: usize, most_of_an_owner: usize) -> QuotaSize {
+    let slots = descriptors() / parts;
     QuotaSize { slots, reserved: slots / RESERVED_PART, of_an_owner: most_of_an_owner.min(slots) }
 }
 
@@ -103,9 +104,9 @@ struct Closing {
 }
 
 impl Closers {
-    /// For files in transit: half of the descriptors, the other half is for opens of devices.
+    /// For files in transit.
     pub fn for_files() -> Self {
-        Self::with_size(half_of_descriptors(1, MAX_FILES_OF_AN_OWNER))
+        Self::with_size(part_of_descriptors(PARTS_OF_FILES, MAX_FILES_OF_AN_OWNER))
     }
 
     /// For connections: a quarter of the descriptors. An owner has no part of its own, since it is

@@ -414,7 +414,7 @@ pub const WARNINGS: Bound = Bound {
 pub const WARNING_TOKENS: u64 = 60;
 
 /// Opens of devices, whoever holds them. Android's busiest user has some hundred; each takes up to
-/// [`DESCRIPTORS_OF_AN_OPEN`] descriptors of the daemon.
+/// three descriptors of the daemon.
 pub const OPENS: Bound = Bound {
     name: "opens",
     daemon: Daemon::Binderd,
@@ -431,8 +431,30 @@ pub const OPENS: Bound = Bound {
 /// Opens of one owner.
 pub const MAX_OPENS_OF_AN_OWNER: usize = 16 << 10;
 
-/// Its buffer, its address space and the process that made it.
-pub const DESCRIPTORS_OF_AN_OPEN: usize = 3;
+/// Opens take a half of the descriptors: each its buffer, its address space and the process that
+/// made it.
+pub const PARTS_OF_OPENS: usize = 6;
+
+/// Threads that call, whoever's they are: charged to the owner of the open. Android's busiest
+/// process has some hundred.
+pub const THREADS: Bound = Bound {
+    name: "threads",
+    daemon: Daemon::Binderd,
+    resource: "threads that have called, for each open; one descriptor each",
+    share: Share::Computed {
+        all: "an eighth of the descriptors",
+        owner: "16384",
+        root: "a sixteenth of all",
+    },
+    beyond: "the system call fails (ENOMEM)",
+    test: "threads_of_one_owner_leave_descriptors_to_others",
+};
+
+/// Threads of one owner.
+pub const MAX_THREADS_OF_AN_OWNER: usize = 16 << 10;
+
+/// Threads take one part in this of the descriptors.
+pub const PARTS_OF_THREADS: usize = 8;
 
 /// Files of clients that the binder daemon holds.
 pub const CLIENT_FILES: Bound = Bound {
@@ -440,7 +462,7 @@ pub const CLIENT_FILES: Bound = Bound {
     daemon: Daemon::Binderd,
     resource: "files of clients in transit or to be closed",
     share: Share::Computed {
-        all: "half of the descriptors",
+        all: "a quarter of the descriptors",
         owner: "4096",
         root: "a sixteenth of all",
     },
@@ -534,16 +556,15 @@ pub const HISTORY: Bound = Bound {
     test: "history-eviction",
 };
 
-/// Requests of all clients that the binder daemon has read and not begun. Those beyond it are in
-/// the kernel, which knows no owners: one with more threads than this delays others by the calls
-/// that wait in front of theirs.
+/// Requests that the binder daemon has read and not begun, at most 64 KiB each. It reads all: in
+/// the kernel's queue, which knows no owners, those of one wait in front of all others'.
 pub const WAITING_REQUESTS: Bound = Bound {
     name: "waiting-requests",
     daemon: Daemon::Binderd,
     resource: "requests that wait for the turn of their owner, one of a thread",
-    share: Share::Computed { all: "16384", owner: "no part", root: "no part" },
-    beyond: "they wait in the kernel",
-    test: "threads_with_long_ioctls_do_not_delay_others",
+    share: Share::Slots(QuotaSize { slots: 16 << 10, reserved: 1 << 10, of_an_owner: 4 << 10 }),
+    beyond: "the system call fails (EAGAIN), but for closes and signals",
+    test: "an_owner_with_many_waiting_requests_gets_no_more_in_and_others_do",
 };
 
 /// Objects of the binder driver: nodes, references, notifications.
@@ -643,6 +664,7 @@ pub const ALL: &[Bound] = &[
     FLAG_THREADS,
     WARNINGS,
     OPENS,
+    THREADS,
     CLIENT_FILES,
     CLOSING_THREADS,
     CLOSING_CONNECTIONS,

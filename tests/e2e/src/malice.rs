@@ -4,10 +4,10 @@ use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::ptr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use binder_client::{Client, Errno, Options, Payload, Session};
 use binder_uapi::{
@@ -42,6 +42,7 @@ pub fn act(device: &str, what: &[&str]) -> Option<Outcome> {
         ["handle-flood"] => handle_flood(device),
         ["death-flood"] => death_flood(device),
         ["open-flood"] => open_flood(device),
+        ["thread-flood"] => thread_flood(device),
         ["fork"] => fork(device),
         ["exec"] => exec(device),
         ["same-tid"] => same_tid(device),
@@ -333,6 +334,51 @@ fn open_flood(device: &str) -> Outcome {
     loop {
         thread::sleep(Duration::from_secs(3600));
     }
+}
+
+/// Calls on several opens from more and more threads, which stay, until a call is refused. A second
+/// later all of them exit, and one more thread calls.
+fn thread_flood(device: &str) -> Outcome {
+    let clients = Arc::new((0..8).map(|_| open(device)).collect::<Result<Vec<_>, _>>()?);
+    println!("ready");
+    let calls = |end: Arc<AtomicBool>| {
+        let (clients, (tell, told)) = (Arc::clone(&clients), mpsc::channel());
+        let work = move || {
+            let _ = tell.send(clients.iter().try_for_each(|client| client.version().map(|_| ())));
+            while !end.load(Ordering::Acquire) {
+                thread::park_timeout(Duration::from_secs(1));
+            }
+        };
+        let thread = thread::Builder::new().stack_size(64 << 10).spawn(work);
+        let thread = thread.map_err(|error| format!("cannot start a thread: {error}"))?;
+        Ok::<_, String>((thread, told.recv().map_err(text)?))
+    };
+    let (end, mut threads) = (Arc::new(AtomicBool::new(false)), Vec::new());
+    let error = loop {
+        let (thread, called) = calls(Arc::clone(&end))?;
+        threads.push(thread);
+        if let Err(error) = called {
+            break error;
+        }
+    };
+    if error.errno() != Some(Errno::NOMEM) {
+        return Err(format!("after {} threads: {error}", threads.len()));
+    }
+    println!("refused {}", threads.len());
+    thread::sleep(Duration::from_secs(1));
+    end.store(true, Ordering::Release);
+    for thread in threads {
+        thread.thread().unpark();
+        thread.join().map_err(|_| "a thread has panicked")?;
+    }
+    // The daemon sees their exits shortly after this.
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while let (_, Err(error)) = calls(Arc::clone(&end))? {
+        if Instant::now() > deadline {
+            return Err(format!("after all threads have ended: {error}"));
+        }
+    }
+    Ok(())
 }
 
 /// Forks; child and parent use the parent's open.

@@ -109,11 +109,7 @@ impl Server {
         // The calling thread's namespace: the main thread may have ended, and has none then.
         let owner = owner_of(header.pid, euid).map_err(|error| open_errno(&error))?;
         self.host.check_open(owner).map_err(|why| {
-            let bound = match why {
-                Exhausted::Owner => "too many opens of devices",
-                Exhausted::All => "too few opens of devices are left for all",
-            };
-            self.warn_once("opens", || format!("{owner}: {bound}, refusing more (EMFILE)"));
+            self.warn_exhausted(owner, "opens of devices", why, "EMFILE");
             libc::EMFILE
         })?;
         let backing = self.make_backing(header.nodeid).map_err(|error| {
@@ -158,6 +154,29 @@ impl Server {
             warned_broken: false,
         });
         Ok(OpenOut { fh: key.to_fh(), open_flags, backing_id })
+    }
+
+    /// Warns that an owner gets no more of `things`, at the rate of its warnings.
+    pub(super) fn warn_exhausted(
+        &mut self,
+        owner: Owner,
+        things: &str,
+        why: Exhausted,
+        errno: &str,
+    ) {
+        if !self.host.warnings.admit(owner) {
+            return;
+        }
+        match why {
+            Exhausted::Owner => {
+                tracing::warn!("{owner}: too many {things}, refusing more ({errno})")
+            }
+            Exhausted::All => {
+                tracing::warn!(
+                    "{owner}: too few {things} are left for all, refusing more ({errno})"
+                );
+            }
+        }
     }
 
     fn make_backing(&self, node: u64) -> io::Result<Box<dyn Backing>> {
@@ -249,22 +268,26 @@ impl Server {
     }
 
     /// Records a thread that makes a call on an open.
-    pub(super) fn note_thread(&mut self, key: OpenKey, tid: u32) {
-        let Some(open) = self.host.opens.get_mut(key) else { return };
+    ///
+    /// Errno (positive) if its owner has too many, as if the kernel's driver had no memory.
+    pub(super) fn note_thread(&mut self, key: OpenKey, tid: u32) -> Result<(), i32> {
+        let Some(open) = self.host.opens.get_mut(key) else { return Ok(()) };
         if open.calls.knows(tid) {
-            return;
+            return Ok(());
         }
-        let process = open.process;
+        let (process, owner) = (open.process, open.owner);
         let token = THREAD | u64::from(tid);
         if let Some(exit) = self.threads.stale(tid) {
             self.thread_gone(exit);
         }
+        self.host.add_thread(key, tid).map_err(|why| {
+            self.warn_exhausted(owner, "threads that call", why, "ENOMEM");
+            libc::ENOMEM
+        })?;
         if let Err(error) = self.threads.watch(tid, process, self.epoll.as_fd(), token) {
             tracing::debug!("thread {tid} cannot be watched: {error}");
         }
-        if let Some(open) = self.host.opens.get_mut(key) {
-            open.calls.set(tid, None);
-        }
+        Ok(())
     }
 
     /// A client's thread has exited.
@@ -273,11 +296,7 @@ impl Server {
         for process in exit.processes {
             self.driver.thread_died(&mut self.host, process, exit.id);
             self.cancel_deferred(exit.id, process);
-            let key = self.host.key_of(process);
-            if let Some(open) = key.and_then(|key| self.host.opens.get_mut(key)) {
-                open.calls.forget(exit.id);
-                open.poller = open.poller.filter(|&poller| poller != exit.id);
-            }
+            self.host.forget_thread(process, exit.id);
         }
         self.serve_wakes();
     }
@@ -288,7 +307,9 @@ impl Server {
             Some(open) if header.pid != 0 => {
                 let caller =
                     Caller { process: open.process, tid: header.pid, euid: Uid(header.uid) };
-                self.note_thread(key, header.pid);
+                if let Err(errno) = self.note_thread(key, header.pid) {
+                    return self.send_error(header, errno);
+                }
                 let readable = self.driver.poll(caller);
                 if poll.flags & POLL_SCHEDULE_NOTIFY != 0
                     && let Some(open) = self.host.opens.get_mut(key)

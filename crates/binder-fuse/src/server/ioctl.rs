@@ -87,7 +87,9 @@ impl Server {
         if header.pid == 0 {
             return self.send_error(header, libc::EPERM);
         }
-        self.note_thread(key, header.pid);
+        if let Err(errno) = self.note_thread(key, header.pid) {
+            return self.send_error(header, errno);
+        }
         if ioctl.cmd == BINDER_WRITE_READ {
             self.refresh_opener_euid(key, caller.tid, caller.euid);
             return self.write_read(header, target, ioctl.arg, data);

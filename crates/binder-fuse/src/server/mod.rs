@@ -71,9 +71,6 @@ const MAX_SINGLE_TURNS: u32 = 8;
 /// How long queued requests are served before events and new requests are polled: the upper bound
 /// of the time until another client's new request is in the queue.
 const TURN: Duration = Duration::from_micros(100);
-/// Maximum number of requests in the queue. Further ones wait in the kernel, where all owners share
-/// one queue. Each costs some 300 bytes.
-const MAX_WAITING: usize = 16 << 10;
 /// Mode of the devices that the server starts with, as Android's ueventd sets it: clients run as
 /// any user, and the service manager controls access to names. No other program sets the mode.
 const DEVICE_MODE: u32 = 0o666;
@@ -601,9 +598,6 @@ impl Server {
         let mut found = 0;
         let mut result = Ok(());
         for _ in 0..most {
-            if self.queue.len() >= MAX_WAITING {
-                break;
-            }
             match self.channel.read(&mut buffer) {
                 Ok(Incoming::Request(len)) if std::mem::take(&mut at_once) => {
                     self.serve(buffer.bytes(len));
@@ -630,9 +624,12 @@ impl Server {
     /// Queues a request. Requests without a reply are served at once, and so are those that a
     /// client whose request is being served may wait for. A signal for a call takes a turn of the
     /// call's owner: it costs as much as a call, and threads can be signalled without pause.
+    ///
+    /// An owner with too many requests in the queue gets no more in, but signals and closes, of
+    /// which a thread has one: what is left unread in the kernel waits in front of other owners'.
     fn accept(&mut self, bytes: &[u8]) {
         let Ok(request) = Request::parse(bytes) else { return self.serve(bytes) };
-        let mut is_call = false;
+        let (mut is_call, mut is_close) = (false, false);
         let fh = match &request.operation {
             Operation::Interrupt { unique } => {
                 return match self.requester_of_call(*unique) {
@@ -649,11 +646,25 @@ impl Server {
                 Some(ioctl.fh)
             }
             Operation::Poll(poll) => Some(poll.fh),
-            Operation::Flush(flush) => Some(flush.fh),
-            Operation::Release(release) => Some(release.fh),
+            Operation::Flush(flush) => {
+                is_close = true;
+                Some(flush.fh)
+            }
+            Operation::Release(release) => {
+                is_close = true;
+                Some(release.fh)
+            }
             _ => None,
         };
-        let (requester, stored) = (self.requester(&request.header, fh), StoredRequest::new(bytes));
+        let requester = self.requester(&request.header, fh);
+        if !is_close && let Err(why) = self.queue.check(requester) {
+            let unique = request.header.unique;
+            self.warn_exhausted(requester.owner(), "requests that wait", why, "EAGAIN");
+            // A caller that was killed meanwhile takes no answer.
+            let _ = self.channel.send(self.reply.error(unique, libc::EAGAIN));
+            return;
+        }
+        let stored = StoredRequest::new(bytes);
         if is_call {
             let unique = request.header.unique;
             match self.host.real_time_level(request.header.pid) {

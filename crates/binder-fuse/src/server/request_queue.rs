@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use binder_driver::state::wire_bytes;
 use binder_uapi::BinderWriteRead;
-use owners::{FairQueue, Owner, Uid};
+use owners::bounds::WAITING_REQUESTS;
+use owners::{Exhausted, FairQueue, Owner, Quota, Uid};
 use serde::{Deserialize, Serialize};
 
 use super::PendingIoctl;
@@ -38,6 +39,15 @@ pub(super) struct Requester {
 impl Requester {
     pub(super) fn of(open: &Open) -> Self {
         Self { account: Account::Owner(open.owner), uid: open.euid }
+    }
+
+    /// The owner whose requests are counted; for [`Account::Filesystem`], as if the uid were not
+    /// in a namespace of a user.
+    pub(super) fn owner(self) -> Owner {
+        match self.account {
+            Account::Owner(owner) => owner,
+            Account::Filesystem => Owner::User(self.uid),
+        }
     }
 }
 
@@ -73,7 +83,7 @@ impl Slice {
 
 enum Item {
     /// A request that a signal does not end.
-    Request(StoredRequest),
+    Request(Requester, StoredRequest),
     /// A `BINDER_WRITE_READ` of this unique id.
     Call(u64),
 }
@@ -86,8 +96,8 @@ pub(super) struct RequestQueue {
     /// The `BINDER_WRITE_READ`s in the queue, by unique id, and who made them. A withdrawn one is
     /// missing here, and its item is skipped.
     calls: HashMap<u64, (Requester, Due)>,
-    /// Number of requests that were not started.
-    requests: usize,
+    /// Requests that were not started. The uids of an owner have no parts.
+    requests: Quota,
 }
 
 impl RequestQueue {
@@ -96,21 +106,25 @@ impl RequestQueue {
             items: FairQueue::new(1),
             real_time: RealTimeCalls::new(),
             calls: HashMap::new(),
-            requests: 0,
+            requests: Quota::new(WAITING_REQUESTS.slots()),
         }
+    }
+
+    /// Whether the requester's owner may have one more request here.
+    pub(super) fn check(&self, requester: Requester) -> Result<(), Exhausted> {
+        self.requests.check(requester.owner(), Uid::NONE)
     }
 
     /// Adds a request that a signal does not end.
     pub(super) fn push(&mut self, requester: Requester, request: StoredRequest) {
-        self.items.push(requester.account, requester.uid, 1, Item::Request(request));
-        self.requests += 1;
+        self.items.push(requester.account, requester.uid, 1, Item::Request(requester, request));
+        self.requests.insert(requester.owner(), Uid::NONE);
     }
 
     /// Adds a `BINDER_WRITE_READ`, or the rest of one.
     pub(super) fn push_call(&mut self, requester: Requester, unique: u64, due: Due) {
         self.items.push(requester.account, requester.uid, 1, Item::Call(unique));
-        self.requests += usize::from(matches!(due, Due::Request(_)));
-        self.calls.insert(unique, (requester, due));
+        self.add(requester, unique, due);
     }
 
     /// Adds a `BINDER_WRITE_READ` of a thread with this real-time priority.
@@ -122,8 +136,14 @@ impl RequestQueue {
         request: StoredRequest,
     ) {
         self.real_time.push(level, requester, unique);
-        self.requests += 1;
-        self.calls.insert(unique, (requester, Due::Request(request)));
+        self.add(requester, unique, Due::Request(request));
+    }
+
+    fn add(&mut self, requester: Requester, unique: u64, due: Due) {
+        if matches!(due, Due::Request(_)) {
+            self.requests.insert(requester.owner(), Uid::NONE);
+        }
+        self.calls.insert(unique, (requester, due));
     }
 
     /// A call that [`pop`](Self::pop) returned out of turn was served.
@@ -134,8 +154,10 @@ impl RequestQueue {
     /// Removes and returns a `BINDER_WRITE_READ`, since its caller has a signal. `None`: it is not
     /// in the queue.
     pub(super) fn withdraw(&mut self, unique: u64) -> Option<Due> {
-        let (_, due) = self.calls.remove(&unique)?;
-        self.requests -= usize::from(matches!(due, Due::Request(_)));
+        let (requester, due) = self.calls.remove(&unique)?;
+        if matches!(due, Due::Request(_)) {
+            self.requests.give_back(requester.owner(), Uid::NONE);
+        }
         Some(due)
     }
 
@@ -165,8 +187,8 @@ impl RequestQueue {
     pub(super) fn pop_in_turn(&mut self) -> Option<Due> {
         loop {
             match self.items.pop()? {
-                Item::Request(request) => {
-                    self.requests -= 1;
+                Item::Request(requester, request) => {
+                    self.requests.give_back(requester.owner(), Uid::NONE);
                     return Some(Due::Request(request));
                 }
                 Item::Call(unique) => {
@@ -196,7 +218,7 @@ impl RequestQueue {
 
     /// Whether all items are slices, or were withdrawn.
     pub(super) fn has_only_slices(&self) -> bool {
-        self.requests == 0
+        self.requests.taken() == 0
     }
 }
 
@@ -247,6 +269,30 @@ mod tests {
         queue.push(of(Uid(2)), request("innocent"));
         assert_eq!(queue.len(), 1001);
         assert_eq!(drain(&mut queue)[..3], ["flood", "innocent", "flood"]);
+    }
+
+    #[test]
+    fn an_owner_with_many_waiting_requests_gets_no_more_in_and_others_do() {
+        let (mut queue, most) = (RequestQueue::new(), WAITING_REQUESTS.slots().of_an_owner as u64);
+        for unique in 0..most {
+            assert_eq!(queue.check(of(Uid(1))), Ok(()));
+            match unique % 3 {
+                0 => queue.push(of(Uid(1)), request("open")),
+                1 => queue.push_call(of(Uid(1)), unique, Due::Request(request("call"))),
+                _ => queue.push_real_time(9, of(Uid(1)), unique, request("real-time")),
+            }
+        }
+        assert_eq!(queue.check(of(Uid(1))), Err(Exhausted::Owner));
+        assert_eq!(queue.check(of(Uid(2))), Ok(()));
+        assert_eq!(queue.check(of(Uid(0))), Ok(()));
+        queue.push_call(of(Uid(1)), most, slice(most));
+        assert!(queue.withdraw(1).is_some());
+        assert_eq!(queue.check(of(Uid(1))), Ok(()), "a call that is withdrawn waits no more");
+        queue.push(of(Uid(1)), request("close"));
+        assert_eq!(queue.check(of(Uid(1))), Err(Exhausted::Owner));
+        while queue.pop(0).is_some() {}
+        assert!(queue.has_only_slices());
+        assert_eq!(queue.requests.held(Owner::User(Uid(1))), 0);
     }
 
     #[test]

@@ -23,6 +23,7 @@ crate::both_mappings! {
     unbounded_objects_are_released_with_their_owner
     unbounded_death_notifications_are_charged_to_the_requester
     unbounded_opens_are_refused
+    threads_of_one_owner_leave_descriptors_to_others
     a_child_that_uses_its_parents_open_does_not_affect_others
     a_client_becomes_another_program_in_the_middle_of_its_calls
     clients_stopped_and_continued_at_random_do_not_delay_others
@@ -159,6 +160,24 @@ fn unbounded_opens_are_refused(bus: &Bus) {
     let closed =
         wait::until(wait::PATIENCE, || (bus.status().ok()?.processes < opens / 2).then_some(()));
     assert!(closed.is_some(), "{:?}", bus.status());
+}
+
+fn threads_of_one_owner_leave_descriptors_to_others(bus: &Bus) {
+    let _manager = manager(bus);
+    let mut flood = peer(bus, &["as-nobody", "thread-flood"]);
+    let refused = loop {
+        others_go_on(bus);
+        match flood.line_within(Duration::from_millis(1)) {
+            Word::Line(line) => break line,
+            Word::Silence => {}
+            Word::End => panic!("{:?}", flood.wait()),
+        }
+    };
+    let threads: u32 = refused.strip_prefix("refused ").unwrap().parse().unwrap();
+    assert!(threads > 100, "only {threads}");
+    others_go_on(bus);
+    flood.wait_for_success();
+    others_go_on(bus);
 }
 
 fn a_child_that_uses_its_parents_open_does_not_affect_others(bus: &Bus) {
