@@ -12,9 +12,9 @@ from .busy_host import busy_host
 from .errors import LabError, tail
 
 # How long a scenario may last, in seconds of the guest. A thrash and a fork bomb end only if they are killed.
-SECONDS = {"leak": 60, "herd": 60, "forkbomb": 30, "thrash": 40, "memfd": 60, "page-tables": 60, "user-limit": 40}
+SECONDS = {"leak": 60, "herd": 60, "forkbomb": 30, "thrash": 40, "memfd": 60, "ramfs": 60, "page-tables": 60, "user-limit": 40}
 # Without limits of users: what the load takes is in no resident set, and the machine runs short of memory.
-UNLIMITED = {"memfd", "page-tables"}
+UNLIMITED = {"memfd", "ramfs", "page-tables"}
 # user-limit: part of the machine's memory that the limited user may have.
 LIMIT_PERCENT = 20
 SCRATCH_MIB = 512

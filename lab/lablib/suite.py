@@ -41,7 +41,7 @@ ATTEMPTS = 3
 # Rounds of each scenario: three of those that are compared, one of the others.
 # Also with a share of the host's CPUs, by our daemon.
 STARVED_SCENARIOS = ["forkbomb", "leak", "herd", "page-tables", "memfd"]
-ROUNDS = {"leak": 3, "herd": 3, "thrash": 3, "forkbomb": 1, "memfd": 1, "page-tables": 1, "user-limit": 1}
+ROUNDS = {"leak": 3, "herd": 3, "thrash": 3, "forkbomb": 1, "memfd": 1, "ramfs": 1, "page-tables": 1, "user-limit": 1}
 
 # Verdict of `conformance compare` on a case that is not as expected.
 UNEXPECTED = re.compile(r"^(\S+): (?:differs and is not|differs in another|listed, but|only in the)", re.MULTILINE)

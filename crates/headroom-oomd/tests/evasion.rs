@@ -119,7 +119,9 @@ struct Holder {
 impl Holder {
     fn start(place: &Place, uid: Uid, row: (&'static str, &'static str)) -> Self {
         let (kind, way) = row;
-        let is_locked = way == "locked" || ["secret memory", "buffers of io_uring"].contains(&kind);
+        let is_locked = way == "locked"
+            || kind == "buffers of io_uring"
+            || (kind, way) == ("secret memory", "mapped");
         let mib = if is_locked { LOCKED_MIB } else { HELD_MIB };
         let folder = if kind == "file on a disk" { &place.disk } else { &place.memory };
         let mut command = Command::new(&place.program);

@@ -52,6 +52,16 @@ impl Meminfo {
         Ok(info)
     }
 
+    /// Memory that all programs have and could have: `MemAvailable` + `AnonPages` + `Shmem` +
+    /// `PageTables` + `Unevictable` - `Mlocked`. The last two are files of a ramfs and secret
+    /// memory; locked shared memory counts twice.
+    pub fn of_programs(&self) -> u64 {
+        let kinds = [self.available, self.anon, self.shmem, self.page_tables];
+        let files = self.unevictable.unwrap_or(0).saturating_sub(self.mlocked.unwrap_or(0));
+        let sum = kinds.into_iter().flatten().sum::<u64>() + files;
+        sum.min(self.total.unwrap_or(u64::MAX))
+    }
+
     pub(crate) fn parse(text: &str) -> Self {
         let mut info = Self::default();
         for (key, value) in keys_and_values(text) {
@@ -89,6 +99,18 @@ mod tests {
         assert!(info.available <= info.total);
         assert!(info.swap_free <= info.swap_total);
         assert!(info.free.unwrap() > 0);
+    }
+
+    #[test]
+    fn files_that_cannot_be_reclaimed_are_memory_of_programs() {
+        let text = "MemTotal: 100 kB\nMemAvailable: 20 kB\nAnonPages: 30 kB\nShmem: 5 kB\n\
+                    PageTables: 1 kB\nUnevictable: 12 kB\nMlocked: 2 kB\n";
+        let info = Meminfo::parse(text);
+        assert_eq!(info.of_programs(), 66 << 10);
+        let locked = Meminfo { mlocked: Some(13 << 10), ..info };
+        assert_eq!(locked.of_programs(), 56 << 10);
+        let twice = Meminfo { unevictable: Some(90 << 10), ..info };
+        assert_eq!(twice.of_programs(), 100 << 10, "not more than there is");
     }
 
     #[test]

@@ -129,9 +129,9 @@ pub struct MachineReading {
     pub at_ns: u64,
     /// Memory that new programs can have without swapping (`MemAvailable`).
     pub available: u64,
-    /// Memory that all programs have and could have: `MemAvailable` + `AnonPages` + `Shmem` +
-    /// `PageTables`. The kernel's own memory is left out: on a machine where that is a lot, a share
-    /// of all memory comes too late.
+    /// Memory that all programs have and could have: available, anonymous and shared memory, page
+    /// tables, and files that the kernel cannot take back. The kernel's own memory is left out: on
+    /// a machine where that is a lot, a share of all memory comes too late.
     pub total: u64,
     /// Free swap that can be used.
     pub swap_free: u64,

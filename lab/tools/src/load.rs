@@ -115,6 +115,35 @@ pub fn memfd(_: &Options) -> Result<()> {
     }
 }
 
+/// Writes to a file of a ramfs that it mounts in namespaces of its own, as fast as possible.
+pub fn ramfs(_: &Options) -> Result<()> {
+    use std::io::Write;
+    let failed = |what: &'static str| move |e: std::io::Error| format!("{what}: {e}");
+    // SAFETY: takes no arguments.
+    let (uid, gid) = unsafe { (libc::getuid(), libc::getgid()) };
+    // SAFETY: takes flags; this process has one thread.
+    if unsafe { libc::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNS) } != 0 {
+        return Err(failed("unshare")(std::io::Error::last_os_error()));
+    }
+    for (file, text) in [
+        ("setgroups", "deny".to_owned()),
+        ("uid_map", format!("0 {uid} 1")),
+        ("gid_map", format!("0 {gid} 1")),
+    ] {
+        std::fs::write(format!("/proc/self/{file}"), text).map_err(failed("namespace"))?;
+    }
+    let (source, place, kind) = (c"load".as_ptr(), c"/mnt".as_ptr(), c"ramfs".as_ptr());
+    // SAFETY: the names are terminated.
+    if unsafe { libc::mount(source, place, kind, 0, std::ptr::null()) } != 0 {
+        return Err(failed("mount")(std::io::Error::last_os_error()));
+    }
+    let mut file = File::create("/mnt/file").map_err(failed("/mnt/file"))?;
+    let block = vec![1; MIB];
+    loop {
+        file.write_all(&block).map_err(failed("cannot write"))?;
+    }
+}
+
 /// Reads a page of each 2 MiB of memory that it never writes: each read takes a page table.
 pub fn page_tables(_: &Options) -> Result<()> {
     loop {

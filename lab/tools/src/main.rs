@@ -36,6 +36,7 @@ fn main() -> ExitCode {
         "forkbomb" => load::forkbomb(&options),
         "thrash" => load::thrash(&options),
         "memfd" => load::memfd(&options),
+        "ramfs" => load::ramfs(&options),
         "page-tables" => load::page_tables(&options),
         _ => {
             Err("usage: lab-tools binder-version DEVICE | spin | scenario --scenario NAME ..."

@@ -57,7 +57,7 @@ pub fn run(options: &Options) -> Result<()> {
     fs::write("/proc/sys/vm/drop_caches", "3").map_err(|e| format!("drop_caches: {e}"))?;
 
     let neighbour = match name.as_str() {
-        "user-limit" | "memfd" | "page-tables" => OTHER_UID,
+        "user-limit" | "memfd" | "ramfs" | "page-tables" => OTHER_UID,
         _ => USER_UID,
     };
     let words = ["interactive", "--shared", PAGE, "--file", &felt];
@@ -98,11 +98,12 @@ fn load(name: &str, total_mib: usize, available_mib: usize, file: &str) -> Resul
         "herd" => vec!["herd", "--shared", PAGE],
         "forkbomb" => vec!["forkbomb"],
         "thrash" => vec!["thrash", "--mib", &taken, "--file", file],
-        "memfd" | "page-tables" => vec![name],
+        "memfd" | "ramfs" | "page-tables" => vec![name],
         "user-limit" => vec!["leak", "--rate", &rate, "--cap", &cap],
         _ => {
             return Err(format!(
-                "no scenario {name}: leak, herd, forkbomb, thrash, memfd, page-tables, user-limit"
+                "no scenario {name}: leak, herd, forkbomb, thrash, memfd, ramfs, page-tables, \
+                 user-limit"
             ));
         }
     };

@@ -1,4 +1,4 @@
-/* A file of a tmpfs that is not mounted any more. Argument: MiB. */
+/* A file of a tmpfs that is not mounted any more, or of a ramfs. Arguments: MiB, filesystem. */
 #include "common.h"
 #include <sys/mount.h>
 
@@ -26,13 +26,13 @@ int main(int count, char **arguments)
 	long bytes;
 	int fd;
 
-	must(count == 4, "arguments");
+	must(count == 5, "arguments");
 	bytes = atol(arguments[3]) * MIB;
 	must(unshare(CLONE_NEWUSER | CLONE_NEWNS) == 0, "unshare");
 	write_text("/proc/self/setgroups", "deny");
 	map_root("/proc/self/uid_map", uid);
 	map_root("/proc/self/gid_map", gid);
-	must(mount("attack", "/mnt", "tmpfs", 0, NULL) == 0, "mount");
+	must(mount("attack", "/mnt", arguments[4], 0, NULL) == 0, "mount");
 	fd = open("/mnt/file", O_CREAT | O_RDWR | O_CLOEXEC, 0600);
 	must(fd != -1 && umount2("/mnt", MNT_DETACH) == 0, "umount");
 	memset(block, 1, sizeof(block));

@@ -65,6 +65,22 @@ pub const ALL: &[Attack] = &[
         program: "tmpfs_detached",
         limit_mib: 64,
         seconds: 4,
+        arguments: |_| vec!["400".into(), "tmpfs".into()],
+        ..PLAIN
+    },
+    Attack {
+        name: "ramfs-detached",
+        program: "tmpfs_detached",
+        limit_mib: 64,
+        seconds: 4,
+        arguments: |_| vec!["400".into(), "ramfs".into()],
+        ..PLAIN
+    },
+    Attack {
+        name: "secret-memory",
+        program: "secret_memory",
+        limit_mib: 64,
+        seconds: 4,
         arguments: |_| vec!["400".into()],
         ..PLAIN
     },

@@ -14,7 +14,7 @@
 //! max-kills-window-ms = 60000 # ... within this time; 0: no maximum
 //! ```
 //! Percentages are of the memory that processes use or can allocate (`MemAvailable` + `AnonPages` +
-//! `Shmem` + `PageTables`), or of total swap.
+//! `Shmem` + `PageTables` + `Unevictable` - `Mlocked`), or of total swap.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -30,8 +30,8 @@ const MIN_SIGTERM_GRACE_MS: u64 = 200;
 /// Idle memory and unused leases are requested while available memory is below the soft level plus
 /// this fraction (1/2) of it, early enough for a response.
 const SHRINK_SHARE: u64 = 2;
-/// Files that processes hold open are searched if shared memory is at least this fraction (1/2) of
-/// the soft level.
+/// Files that processes hold open are searched if shared and unevictable memory are at least this
+/// fraction (1/2) of the soft level.
 const SHARED_SHARE: u64 = 2;
 /// Interval of recording that no process can be killed, milliseconds.
 const REPORT_MS: u64 = 60_000;
@@ -59,8 +59,8 @@ struct Source {
     next_slow_look_ns: u64,
     stalled_ns: Option<u64>,
     reclaims: Option<u64>,
-    /// Shared memory, mapped or not, bytes.
-    shmem_bytes: u64,
+    /// Memory that may be in files that nobody has mapped: shared and unevictable memory, bytes.
+    in_files_bytes: u64,
     /// Bytes above the soft level; `None`: that level is far.
     room: Option<u64>,
 }
@@ -70,7 +70,7 @@ struct Source {
 pub(super) struct SystemLook {
     /// Whether the soft level is near or passed.
     pub(super) near: bool,
-    /// Whether it is near, and shared memory may be the reason.
+    /// Whether it is near, and shared or unevictable memory may be the reason.
     pub(super) much_shared: bool,
     /// `None`: the system is not short of memory.
     pub(super) trigger: Option<PressureTrigger>,
@@ -80,10 +80,9 @@ impl Source {
     fn read(&mut self) -> Result<MachineReading, machine_memory::ReadError> {
         let info = self.reader.meminfo()?;
         let at_ns = monotonic_ns();
-        self.shmem_bytes = info.shmem.unwrap_or(0);
+        self.in_files_bytes = info.shmem.unwrap_or(0) + info.unevictable.unwrap_or(0);
         let available = info.available.unwrap_or(0);
-        let programs = [info.anon, info.shmem, info.page_tables].into_iter().flatten();
-        let total = available + programs.sum::<u64>();
+        let total = info.of_programs();
         let swap_total = info.swap_total.unwrap_or(0);
         // If memory is plenty, a process that waits for memory waits because of its own cgroup's
         // limit.
@@ -132,7 +131,7 @@ impl SystemMonitor {
             next_slow_look_ns: 0,
             stalled_ns: None,
             reclaims: None,
-            shmem_bytes: 0,
+            in_files_bytes: 0,
             room: None,
         };
         (self.source, self.no_victim) = (Some(source), None);
@@ -194,7 +193,7 @@ impl SystemMonitor {
             self.killed_ns = self.killed_ns.filter(recent);
         }
         let near = near || trigger.is_some();
-        let much_shared = near && source.shmem_bytes >= soft / SHARED_SHARE;
+        let much_shared = near && source.in_files_bytes >= soft / SHARED_SHARE;
         Some(SystemLook { near, much_shared, trigger })
     }
 

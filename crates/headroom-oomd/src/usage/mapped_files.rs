@@ -23,7 +23,8 @@ impl MappedFiles {
             match storage {
                 Storage::Memory => self.ranges.push(range),
                 Storage::Unknown => unknown_bytes += range.end - range.begin,
-                Storage::Other => {}
+                // Its pages are no shared memory.
+                Storage::Unreclaimable | Storage::Other => {}
             }
         }
         self.other_bytes += shmem_bytes.min(unknown_bytes);

@@ -72,7 +72,7 @@ pub struct Unlisted {
     pub shmem_bytes: u64,
 }
 
-/// Whether to search for tmpfs files and memfds that are held open.
+/// Whether to search for files in memory that are held open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Files {
     /// Only if the last measurement found some.
@@ -106,10 +106,19 @@ pub(super) struct Measurer {
     controller: Controller,
     proc: Proc,
     devices: TmpfsDevices,
-    /// Accounts that hold tmpfs files or memfds open.
+    /// Accounts that hold files in memory open.
     holders: BTreeSet<AccountId>,
     /// Cached readings of the processes of accounts near their limits.
     shares: BTreeMap<AccountId, BTreeMap<ProcessId, Share>>,
+}
+
+/// The sizes of files in memory that an account's processes hold open, bytes.
+#[derive(Default)]
+struct OpenFiles {
+    /// Files of a tmpfs and memfds. What is mapped of them is shared memory.
+    files: BTreeMap<FileId, u64>,
+    /// Files of a ramfs and secret memory. What is mapped of them is memory of files.
+    unreclaimable: BTreeMap<FileId, u64>,
 }
 
 /// The reading of a process.
@@ -137,12 +146,20 @@ impl Measurer {
     /// The memory of the files that each process holds open, bytes.
     pub(super) fn search_files(&mut self, holders: &[Holder]) -> BTreeMap<ProcessId, u64> {
         self.devices.forget_mounts();
-        held_bytes(holders, |holder, left| self.memory_files(holder.owner, holder.id.pid, left))
+        held_bytes(holders, |holder, left| {
+            let files = self.memory_files(holder.owner, holder.id.pid, left);
+            files.into_iter().map(|(file, _)| file).collect()
+        })
     }
 
     /// The memory files that a process holds open, once per descriptor; `left` is the number of
     /// descriptors that may still be checked.
-    fn memory_files(&mut self, owner: Owner, pid: u32, left: &mut usize) -> Vec<HeldFile> {
+    fn memory_files(
+        &mut self,
+        owner: Owner,
+        pid: u32,
+        left: &mut usize,
+    ) -> Vec<(HeldFile, Storage)> {
         let Some(Answer::OpenFiles { mut files, checked }) =
             self.reader.read(owner, Question::OpenFiles(pid, *left))
         else {
@@ -150,11 +167,12 @@ impl Measurer {
         };
         *left -= checked;
         let (devices, proc) = (&mut self.devices, &self.proc);
-        files.retain(|file| {
+        let with_storage = files.drain(..).map(|file| {
             let storage = file.unlisted.unwrap_or_else(|| devices.storage(file.id, proc, pid));
-            storage == Storage::Memory
+            (file, storage)
         });
-        files
+        let in_memory = |storage| matches!(storage, Storage::Memory | Storage::Unreclaimable);
+        with_storage.filter(|(_, storage)| in_memory(*storage)).collect()
     }
 
     pub(super) fn measure(&mut self, request: Request) -> Measurement {
@@ -166,7 +184,6 @@ impl Measurer {
             Some(ChargeDifference { bytes, lazily_freed_bytes })
                 if lazily_freed_bytes <= tolerated_bytes =>
             {
-                self.holders.remove(&account);
                 self.shares.remove(&account);
                 let source = UsageSource::Controller;
                 Measurement {
@@ -229,9 +246,28 @@ impl Measurer {
         // Pages are charged to the cgroup of the daemon, which has touched them first, whether the
         // user's processes map them or not.
         let held = held.iter().filter(|_| count.shmem);
-        let held_bytes = held.map(|held| held.bytes).sum();
-        let bytes = difference.bytes.saturating_add_unsigned(held_bytes);
+        let held_bytes: u64 = held.map(|held| held.bytes).sum();
+        let hidden_bytes = held_bytes + self.page_cache_that_counts(request);
+        let bytes = difference.bytes.saturating_add_unsigned(hidden_bytes);
         Some(ChargeDifference { bytes, ..difference })
+    }
+
+    /// What the memory controller reports as page cache and the kernel cannot take back, in files
+    /// that the account's users hold open, bytes. Its statistics would not do: pages of the user's
+    /// files that others lock are in the same sums.
+    fn page_cache_that_counts(&mut self, request: &Request) -> u64 {
+        let Request { order, count, members, files, .. } = request;
+        let wanted = *files == Files::Search || self.holders.contains(&order.account);
+        if !wanted || !count.shmem || count.file {
+            return 0;
+        }
+        self.devices.forget_mounts();
+        let bytes = self.open_files(members).unreclaimable.into_values().sum();
+        match bytes {
+            0 => self.holders.remove(&order.account),
+            _ => self.holders.insert(order.account),
+        };
+        bytes
     }
 
     /// The memory of the account's processes, each page divided by its sharers as far as that is
@@ -241,11 +277,15 @@ impl Measurer {
         let account = order.account;
         self.devices.forget_mounts();
         let open_files = match files {
-            Files::AsBefore if !self.holders.contains(&account) => BTreeMap::new(),
+            Files::AsBefore if !self.holders.contains(&account) => OpenFiles::default(),
             Files::AsBefore | Files::Search if count.shmem => self.open_files(&members),
-            Files::AsBefore | Files::Search => BTreeMap::new(),
+            Files::AsBefore | Files::Search => OpenFiles::default(),
         };
-        let open_bytes = self.unmapped_bytes(open_files, &members);
+        let OpenFiles { files, unreclaimable } = open_files;
+        // Where files count, what is mapped of these is in the sum; the rest is not known.
+        let unreclaimable_bytes =
+            if count.file { 0 } else { unreclaimable.into_values().sum::<u64>() };
+        let open_bytes = self.unmapped_bytes(files, &members) + unreclaimable_bytes;
         match open_bytes {
             0 => self.holders.remove(&account),
             _ => self.holders.insert(account),
@@ -389,16 +429,23 @@ impl Measurer {
         self.reader.read_all(&questions)
     }
 
-    /// The size of each tmpfs file and memfd that the account's users own and hold open, bytes.
-    fn open_files(&mut self, members: &[Member]) -> BTreeMap<FileId, u64> {
+    /// The files in memory that the account's users own and hold open.
+    fn open_files(&mut self, members: &[Member]) -> OpenFiles {
         let owners: BTreeSet<Uid> = members.iter().map(|member| member.uid).collect();
-        let (mut files, mut left) = (BTreeMap::new(), MOST_DESCRIPTORS);
+        let (mut open, mut left) = (OpenFiles::default(), MOST_DESCRIPTORS);
         for member in members {
             let found = self.memory_files(member.owner, member.id.pid, &mut left);
-            let own = found.into_iter().filter(|file| owners.contains(&file.owner));
-            files.extend(own.map(|HeldFile { id, bytes, .. }| (id, bytes)));
+            for (HeldFile { id, bytes, .. }, storage) in
+                found.into_iter().filter(|(file, _)| owners.contains(&file.owner))
+            {
+                let files = match storage {
+                    Storage::Unreclaimable => &mut open.unreclaimable,
+                    _ => &mut open.files,
+                };
+                files.insert(id, bytes);
+            }
         }
-        files
+        open
     }
 
     /// The memory that other daemons hold for the account, bytes, less the part that its processes
@@ -496,10 +543,73 @@ fn share(rollup: &SmapsRollup, count: Count) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use rustix::fs::MemfdFlags;
+    use std::os::fd::{AsFd, OwnedFd};
+
+    use memory_watch::cgroups::Cgroups;
+    use rustix::fs::{MemfdFlags, Mode, OFlags};
     use rustix::mm::{MapFlags, ProtFlags, mmap};
+    use rustix::mount::{
+        FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen,
+    };
 
     use super::*;
+
+    /// A file of a ramfs with 8 MiB.
+    fn file_of_a_ramfs() -> OwnedFd {
+        let context = fsopen("ramfs", FsOpenFlags::FSOPEN_CLOEXEC).unwrap();
+        fsconfig_create(context.as_fd()).unwrap();
+        let attributes = MountAttrFlags::empty();
+        let mount = fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes).unwrap();
+        let create = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&mount, "file", create, Mode::RUSR).unwrap();
+        assert_eq!(rustix::io::write(&file, &vec![1; 8 << 20]), Ok(8 << 20));
+        file
+    }
+
+    #[test]
+    fn page_cache_that_cannot_be_reclaimed_adds_to_the_controllers_charge() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let (pid, uid) = (std::process::id(), Uid(rustix::process::getuid().as_raw()));
+        let folder = tempfile::tempdir().unwrap();
+        let slice = folder.path().join(format!("user.slice/user-{uid}.slice"));
+        std::fs::create_dir_all(&slice).unwrap();
+        std::fs::write(folder.path().join("cgroup.controllers"), "memory").unwrap();
+        std::fs::write(slice.join("cgroup.procs"), format!("{pid}\n")).unwrap();
+        let stat = format!("anon {}\nfile {}\nkernel 0\n", 1 << 20, 8 << 20);
+        std::fs::write(slice.join("memory.stat"), stat).unwrap();
+        let cgroups = Cgroups::at(folder.path());
+        let mut measurer =
+            Measurer { controller: Controller::new(Some(cgroups)), ..Measurer::new() };
+        let mut measured = |files, count| {
+            let order = Order {
+                account: AccountId::User(uid),
+                summed_bytes: 0,
+                enough_bytes: 0,
+                tolerated_bytes: 1 << 20,
+                effort: Effort::All,
+                controller: ControllerUse::Allowed,
+            };
+            let id = ProcessId { pid, start_time: 0 };
+            let owner = Owner::User(uid);
+            let member =
+                Member { id, uid, owner, charged_bytes: 0, shmem_bytes: 0, page_table_bytes: 0 };
+            let (members, held, pids) = (vec![member], Vec::new(), vec![pid]);
+            let unlisted = Unlisted::default();
+            let request = Request { order, count, members, files, held, unlisted, pids };
+            let Measurement { difference_bytes, source, .. } = measurer.measure(request);
+            assert_eq!(source, UsageSource::Controller);
+            difference_bytes
+        };
+        let file = file_of_a_ramfs();
+        assert_eq!(measured(Files::AsBefore, Count::default()), 1 << 20);
+        assert_eq!(measured(Files::Search, Count::default()), 9 << 20);
+        assert_eq!(measured(Files::AsBefore, Count::default()), 9 << 20, "it was found before");
+        drop(file);
+        assert_eq!(measured(Files::AsBefore, Count::default()), 1 << 20);
+        assert!(measurer.holders.is_empty());
+    }
 
     #[test]
     fn memory_mapped_since_its_process_was_listed_is_not_subtracted() {

@@ -1,4 +1,5 @@
-//! `/proc/<pid>/fd`: files in memory (memfds, tmpfs files) that a process holds open.
+//! `/proc/<pid>/fd`: files in memory (memfds, files of a tmpfs or ramfs, secret memory) that a
+//! process holds open.
 //!
 //! This module never waits for a file server: a user can open files of a FUSE filesystem that never
 //! replies. It waits for a process in `execve`.
@@ -12,6 +13,7 @@ use memory_ledger::Uid;
 use rustix::fs::{AtFlags, CWD, FileType, MemfdFlags, StatxFlags};
 
 use super::Proc;
+use super::secret_memory::{self, SECRET_MEMORY_MAGIC};
 use crate::kcmp::{Part, compare};
 use machine_memory::ReadError;
 
@@ -37,12 +39,17 @@ const NOT_IN_MEMORY: &[&str] = &["9p", "btrfs", "cifs", "nfs", "nfs4", "virtiofs
 
 /// `f_type` of a tmpfs, also that of memfds.
 const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
+/// `f_type` of a ramfs.
+const RAMFS_MAGIC: rustix::fs::FsWord = 0x8584_58f6;
 
 /// Where a filesystem keeps its files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Storage {
     /// In memory: it is a tmpfs, in which an inode number identifies a file.
     Memory,
+    /// In memory that the kernel counts as that of files and cannot take back: a ramfs, or secret
+    /// memory.
+    Unreclaimable,
     /// Not in memory.
     Other,
     /// It is a filesystem of another type, or a mount of another namespace.
@@ -89,6 +96,7 @@ impl TmpfsDevices {
             let mount = mountinfo::entries(&mounts).find(|mount| mount.device.is(file.device));
             match mount.map(|mount| mount.fs_type).as_deref() {
                 Some("tmpfs") => Storage::Memory,
+                Some("ramfs") => Storage::Unreclaimable,
                 Some(other) if NOT_IN_MEMORY.contains(&other) => Storage::Other,
                 _ => Storage::Unknown,
             }
@@ -143,9 +151,23 @@ impl Proc {
                     let Some(mut file) = file_behind(&entry.path()) else { continue };
                     let mounts = mounts.get_or_insert_with(|| self.devices_of_mounts(pid));
                     if !mounts.iter().any(|device| device.is(file.id.device)) {
-                        file.unlisted = Some(unlisted_storage(&entry.path()));
+                        let name = entry.file_name();
+                        let number = name.to_str().and_then(|number| number.parse().ok());
+                        let secret_bytes =
+                            |fd| secret_memory::bytes_of(pid, tid, fd, file.id).unwrap_or(0);
+                        file.unlisted = Some(match file_system(&entry.path()) {
+                            Some(TMPFS_MAGIC) => Storage::Memory,
+                            Some(RAMFS_MAGIC) => Storage::Unreclaimable,
+                            Some(SECRET_MEMORY_MAGIC) => {
+                                file.bytes = number.map_or(0, secret_bytes);
+                                Storage::Unreclaimable
+                            }
+                            _ => Storage::Unknown,
+                        });
                     }
-                    files.push(file);
+                    if file.bytes > 0 {
+                        files.push(file);
+                    }
                 }
             }
         }
@@ -153,17 +175,15 @@ impl Proc {
     }
 }
 
-/// Where a file is kept by the type of its filesystem. Waits for its server if it has one.
-fn unlisted_storage(link: &Path) -> Storage {
-    match rustix::fs::statfs(link) {
-        Ok(stat) if stat.f_type == TMPFS_MAGIC => Storage::Memory,
-        _ => Storage::Unknown,
-    }
+/// The type of a file's filesystem. Waits for its server if it has one.
+fn file_system(link: &Path) -> Option<rustix::fs::FsWord> {
+    rustix::fs::statfs(link).ok().map(|stat| stat.f_type)
 }
 
-/// The file behind a descriptor, if it may be in memory.
+/// The file behind a descriptor, if it may be in memory. Secret memory has a size and no blocks.
 fn file_behind(link: &Path) -> Option<HeldFile> {
-    let wanted = StatxFlags::TYPE | StatxFlags::UID | StatxFlags::INO | StatxFlags::BLOCKS;
+    let wanted = StatxFlags::TYPE | StatxFlags::UID | StatxFlags::INO;
+    let wanted = wanted | StatxFlags::SIZE | StatxFlags::BLOCKS;
     // Attributes that the file server has reported before are sufficient.
     let flags = AtFlags::STATX_DONT_SYNC;
     // Fails if the descriptor was closed since it was listed.
@@ -172,14 +192,14 @@ fn file_behind(link: &Path) -> Option<HeldFile> {
     let id = FileId { device, inode: stat.stx_ino };
     let is_file = FileType::from_raw_mode(stat.stx_mode.into()) == FileType::RegularFile;
     let bytes = stat.stx_blocks * 512;
-    let may_be_in_memory = is_file && bytes > 0 && !id.is_on_disk();
+    let may_be_in_memory = is_file && stat.stx_size.max(bytes) > 0 && !id.is_on_disk();
     let owner = Uid(stat.stx_uid);
     may_be_in_memory.then_some(HeldFile { id, owner, bytes, unlisted: None })
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsFd;
+    use std::os::fd::{AsFd, FromRawFd};
 
     use rustix::fs::{Mode, OFlags};
     use rustix::mount::{
@@ -222,6 +242,38 @@ mod tests {
         assert_eq!((found.bytes, found.owner), (8192, Uid(stat.st_uid)));
         assert_eq!(TmpfsDevices::new().storage(id, &proc, own), Storage::Memory);
         assert_eq!(proc.open_files(own, 0).unwrap(), (Vec::new(), 0));
+    }
+
+    #[test]
+    fn secret_memory_has_the_size_of_its_pages() {
+        use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+        // SAFETY: takes flags; the result is a new descriptor without another owner, or -1.
+        let secret = unsafe {
+            match libc::syscall(libc::SYS_memfd_secret, libc::O_CLOEXEC) {
+                // The kernel is built without it.
+                -1 => return,
+                fd => std::os::fd::OwnedFd::from_raw_fd(fd as i32),
+            }
+        };
+        let page = rustix::param::page_size();
+        rustix::fs::ftruncate(&secret, 64 * page as u64).unwrap();
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+        // SAFETY: a new mapping, written within its bounds, that nothing refers to afterwards.
+        unsafe {
+            let start = mmap(std::ptr::null_mut(), 8 * page, protection, flags, &secret, 0);
+            let start = start.unwrap().cast::<u8>();
+            start.write_bytes(1, 8 * page);
+            munmap(start.cast(), 8 * page).unwrap();
+        }
+        let (own, stat) = (std::process::id(), rustix::fs::fstat(&secret).unwrap());
+        let id = FileId { device: stat.st_dev, inode: stat.st_ino };
+        let (files, _) = Proc::default().open_files(own, 4096).unwrap();
+        let found = files.iter().find(|found| found.id == id).unwrap();
+        let storage = Some(Storage::Unreclaimable);
+        assert_eq!((found.unlisted, found.bytes), (storage, 8 * page as u64));
+        let other = FileId { inode: id.inode + 1, ..id };
+        let fd = std::os::fd::AsRawFd::as_raw_fd(&secret);
+        assert_eq!(secret_memory::bytes_of(own, own, fd, other), None);
     }
 
     #[test]

@@ -7,6 +7,7 @@ mod details;
 mod held_files;
 mod maps;
 mod oom_score_adj;
+mod secret_memory;
 mod smaps;
 mod smaps_rollup;
 mod stat;

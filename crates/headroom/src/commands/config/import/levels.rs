@@ -132,8 +132,9 @@ pub fn translate(one: &Given, all: &[Given], machine: Machine) -> Result<LevelLi
         comment += " The first level was below the second; earlyoom raises it too.";
     }
     if one.flag == Flag::MemoryPercent {
-        comment += " The share is of MemAvailable + AnonPages + Shmem + PageTables; earlyoom 1.8 \
-                    leaves the last two out, earlyoom 1.7 takes it of MemTotal.";
+        comment += " The share is of MemAvailable + AnonPages + Shmem + PageTables and unevictable \
+                    files; earlyoom 1.8 leaves the last three out, earlyoom 1.7 takes it of \
+                    MemTotal.";
     }
     if let Some((other, _)) = competitor {
         let (other, whole) = (other.written(), machine.whole_kib(resource));
