@@ -8,6 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Stdio;
 
 use control::Uid;
+use control::configuration::ConfiguredLimit;
 use control::oomd::{
     self, AccountKind, AccountRef, Candidate, KilledBy, Outcome, Reply, Request, Trigger,
     UserLimit, Why,
@@ -187,7 +188,27 @@ fn fake_oomd(request: Request) -> Reply {
         Request::ListLimits => Reply::Limits { limits: vec![limit(0x1000_0000, 0x800_0000)] },
         Request::RunOomKiller { .. } => Reply::OomKillerRan { kills: Vec::new() },
         Request::Why { .. } => Reply::Why { records: vec![record()] },
+        Request::Reload => {
+            Reply::Reloaded { changes: vec!["uid 0: limit 1.0 MiB".into()], problems: Vec::new() }
+        }
+        Request::DefaultLimits => {
+            let of_each = ConfiguredLimit { user: "each of @nobody".into(), ..default_limit() };
+            Reply::DefaultLimits { limits: vec![of_each] }
+        }
         other => Reply::Error { message: format!("not for you: {other:?}") },
+    }
+}
+
+fn default_limit() -> ConfiguredLimit {
+    ConfiguredLimit {
+        user: "*".into(),
+        hard_bytes: 1 << 30,
+        soft_bytes: 1 << 29,
+        warn_bytes: None,
+        soft_signal_ms: None,
+        exempt: false,
+        counts: Vec::new(),
+        members: Vec::new(),
     }
 }
 
@@ -236,6 +257,7 @@ fn replies_of_the_daemon_are_shown_as_text_and_as_json() {
         (&["run-oom-killer", "root"], "root does not exceed its limit"),
         (&["why"], "killed hog (pid 9) of user root"),
         (&["why", "3"], "1.0 MiB over it"),
+        (&["config", "reload"], "user root: limit 1.0 MiB"),
         (&["why", "--user", "root"], "killed hog (pid 9) of user root"),
         (&["why", "-u", "60002"], "no decision about 60002"),
         (&["status"], "degraded: no BPF here"),
@@ -261,6 +283,7 @@ fn an_ordinary_user_learns_that_only_root_sees_the_other_users() {
     let socket = dir.path().join("oomd.sock");
     let _daemon = FakeDaemon::start(socket.clone(), |request: Request| match request {
         Request::ListLimits => Reply::Limits { limits: Vec::new() },
+        Request::DefaultLimits => Reply::DefaultLimits { limits: Vec::new() },
         Request::Why { .. } => Reply::Why { records: Vec::new() },
         request => fake_oomd(request),
     });
@@ -510,7 +533,10 @@ fn the_variable_names_the_socket_and_the_option_takes_precedence() {
 fn an_unknown_group_is_an_error_and_a_user_without_a_limit_is_none() {
     let dir = tempfile::tempdir().unwrap();
     let _daemon = FakeDaemon::start(dir.path().join("oomd.sock"), fake_oomd);
-    for name in ["@nobody", "/no/such.service"] {
+    let (code, stdout, stderr) = run(headroom(dir.path()).args(["limit", "set", "@nobody", "1G"]));
+    assert_eq!((code, &*stdout), (Some(1), ""), "{stderr}");
+    assert!(stderr.contains("each of @nobody has a limit of its own"), "{stderr}");
+    for name in ["@nogroup", "/no/such.service"] {
         let (code, stdout, stderr) = run(headroom(dir.path()).args(["limit", "get", name]));
         assert_eq!((code, &*stdout), (Some(1), ""), "{stderr}");
         assert!(

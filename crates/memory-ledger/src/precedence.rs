@@ -62,8 +62,8 @@ pub enum Refusal {
     },
     /// The user's memory is counted together with that of other users.
     #[error(
-        "uid {uid} shares the limit of the group \"{group}\" and has none of its own; the \
-         configuration lists its members"
+        "uid {uid} shares the limit of the group \"{group}\" and has none of its own: change that \
+         of @{group}, or give the user one in the configuration"
     )]
     InGroup {
         /// The user that the request was for.

@@ -50,7 +50,7 @@ fn start(name: &str) -> String {
 
 /// Replaces each uid of a message by the name of the user. The daemon does not look names up, as
 /// that may query a remote database.
-fn with_user_names(message: &str) -> String {
+pub fn with_user_names(message: &str) -> String {
     let mut parts = message.split("uid ");
     let mut shown = parts.next().unwrap_or_default().to_owned();
     for part in parts {

@@ -36,13 +36,26 @@ impl User {
             reply => return Err(unexpected(&reply)),
         };
         let found = limits.iter().find(|limit| self.has(limit));
-        let missing = || {
-            anyhow!(
-                "{} has no limit in oomd.toml that you may see; list limits: headroom limit list",
-                self.described()
-            )
+        found.map(|limit| limit.account).ok_or_else(|| self.without_limit(socket))
+    }
+
+    fn without_limit(&self, socket: &Path) -> anyhow::Error {
+        let defaults = match call_oomd(socket, &Request::DefaultLimits) {
+            Ok(Reply::DefaultLimits { limits }) => limits,
+            // The daemon is of an earlier version.
+            _ => Vec::new(),
         };
-        found.map(|limit| limit.account).ok_or_else(missing)
+        let each = format!("each of {self}");
+        if defaults.iter().any(|limit| limit.user == each) {
+            return anyhow!(
+                "{each} has a limit of its own, by oomd.toml: change it there and run `headroom \
+                 config reload`, or that of one member: headroom limit set USER SIZE"
+            );
+        }
+        anyhow!(
+            "{} has no limit in oomd.toml that you may see; list limits: headroom limit list",
+            self.described()
+        )
     }
 
     /// Whether the limit belongs to this user, group or cgroup; a user that shares a limit has that

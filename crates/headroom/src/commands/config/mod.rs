@@ -13,7 +13,7 @@ use control::oomd::{Reply, Request, RuleMatches};
 use serde::Serialize;
 
 use crate::arguments::{ConfigCommand, Globals, ImportCommand};
-use crate::helpers::client::{self, call_oomd, unexpected};
+use crate::helpers::client::{self, call_oomd, unexpected, with_user_names};
 use crate::helpers::size::Size;
 use crate::helpers::{oomd_config, output, user};
 
@@ -58,7 +58,7 @@ fn reload(globals: &Globals) -> anyhow::Result<ExitCode> {
     };
     output::print_as(globals.format(), &reloaded, || match reloaded.changes.len() {
         0 => "nothing has changed\n".to_owned(),
-        _ => reloaded.changes.iter().map(|line| format!("{line}\n")).collect(),
+        _ => reloaded.changes.iter().map(|line| with_user_names(line) + "\n").collect(),
     })?;
     for problem in &reloaded.problems {
         output::warn(format_args!("not in force: {problem}"));
