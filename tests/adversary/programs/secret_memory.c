@@ -6,7 +6,7 @@ int main(int count, char **arguments)
 {
 	double end = now() + atof(arguments[2]);
 	long bytes = atol(arguments[3]) * MIB;
-	int fd = syscall(SYS_memfd_secret, FD_CLOEXEC);
+	int fd = syscall(SYS_memfd_secret, O_CLOEXEC);
 
 	must(count == 4 && fd != -1 && ftruncate(fd, bytes) == 0, "memfd_secret");
 	for (long done = 0; done < bytes; done += MIB) {
