@@ -119,9 +119,7 @@ impl AccessLimits {
     /// Whether one more thread may be blocked, in the memory of this client.
     fn may_block(&mut self, process: ProcessId, Charge { owner, uid }: Charge) -> bool {
         self.remove_returned();
-        // The quota bounds every owner but root; this bounds root as well.
-        self.threads.held(owner) < THREADS.of_an_owner
-            && self.threads.check(owner, uid).is_ok()
+        self.threads.check_also_root(owner, uid).is_ok()
             && self.blocked.iter().all(|blocked| blocked.process != process)
     }
 

@@ -10,9 +10,7 @@ use binder_driver::{
 };
 use headroom_linux::mountinfo::Device;
 use keyed_slab::{Key, Slab, key_types};
-use owners::bounds::{
-    MAX_OPENS_OF_AN_OWNER, MAX_THREADS_OF_AN_OWNER, PARTS_OF_OPENS, PARTS_OF_THREADS,
-};
+use owners::bounds::{OPENS, THREADS};
 use owners::{Exhausted, Owner, Quota, Uid};
 use serde::{Deserialize, Serialize};
 
@@ -22,7 +20,7 @@ use crate::calls::Calls;
 use crate::client_access::{BlockedAccess, ClientAccess, Late};
 use crate::client_memory::MemoryWrite;
 use crate::coarse_clock;
-use crate::files::{CallStop, Charge, Closers, Store, part_of_descriptors};
+use crate::files::{CallStop, Charge, Closers, Store, quota_of_descriptors};
 use crate::lookup_budget::{LookupBudgets, MAX_AREAS};
 use crate::mapping::{Backing, SavedBacking};
 use crate::maps::Lookup;
@@ -56,15 +54,6 @@ const THREADS_CHECKED: usize = 8;
 /// The uids of an owner share its opens and threads without parts: in a container, one of hundreds
 /// may have most of them.
 const ALL_UIDS: Uid = Uid::NONE;
-
-/// Whether the owner gets a slot. The quota itself bounds every owner but root; this bounds root as
-/// well.
-fn check_with_root(quota: &Quota, owner: Owner, most: usize) -> Result<(), Exhausted> {
-    if quota.held(owner) >= most {
-        return Err(Exhausted::Owner);
-    }
-    quota.check(owner, ALL_UIDS)
-}
 
 /// Whether the process that opened a device still exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -240,11 +229,8 @@ impl ClientHost {
         let own_uid = Uid(rustix::process::geteuid().as_raw());
         Self {
             opens: Slab::default(),
-            open_quota: Quota::new(part_of_descriptors(PARTS_OF_OPENS, MAX_OPENS_OF_AN_OWNER)),
-            thread_quota: Quota::new(part_of_descriptors(
-                PARTS_OF_THREADS,
-                MAX_THREADS_OF_AN_OWNER,
-            )),
+            open_quota: quota_of_descriptors(&OPENS),
+            thread_quota: quota_of_descriptors(&THREADS),
             by_process: HashMap::new(),
             pages,
             access: ClientAccess::of_this_loop(),
@@ -297,14 +283,14 @@ impl ClientHost {
 
     /// Whether the owner may make another open.
     pub(crate) fn check_open(&self, owner: Owner) -> Result<(), Exhausted> {
-        check_with_root(&self.open_quota, owner, MAX_OPENS_OF_AN_OWNER)
+        self.open_quota.check_also_root(owner, ALL_UIDS)
     }
 
     /// Adds a thread that has not called on this open before, charged to the owner of the open
     /// until the thread or the open ends.
     pub(crate) fn add_thread(&mut self, key: OpenKey, tid: u32) -> Result<(), Exhausted> {
         let Some(open) = self.opens.get_mut(key) else { return Ok(()) };
-        check_with_root(&self.thread_quota, open.owner, MAX_THREADS_OF_AN_OWNER)?;
+        self.thread_quota.check_also_root(open.owner, ALL_UIDS)?;
         self.thread_quota.insert(open.owner, ALL_UIDS);
         open.calls.set(tid, None);
         Ok(())

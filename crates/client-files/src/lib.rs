@@ -12,15 +12,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use headroom_linux::sched::leave_realtime;
+use owners::bounds::{Bound, CLIENT_FILES};
 use owners::{Exhausted, Owner, Quota, QuotaSize, Uid};
 use serde::{Deserialize, Serialize};
 
-/// Files take one part in this of the descriptors.
-const PARTS_OF_FILES: usize = 4;
-/// Maximum number of files of one owner.
-const MAX_FILES_OF_AN_OWNER: usize = 4096;
-/// One part in `RESERVED_PART` is reserved for root.
-const RESERVED_PART: usize = 16;
 /// Maximum number of concurrent closes for one owner.
 const MAX_THREADS_OF_AN_OWNER: usize = owners::bounds::CLOSING_THREADS.slots().of_an_owner;
 const MAX_THREADS: usize = owners::bounds::CLOSING_THREADS.slots().slots;
@@ -29,10 +24,9 @@ const STACK: usize = 64 << 10;
 /// A thread without work exits after this time.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// Size of a quota of as many items as this process may have descriptors, divided by `parts`.
-pub fn part_of_descriptors(parts: usize, most_of_an_owner: usize) -> QuotaSize {
-    let slots = descriptors() / parts;
-    QuotaSize { slots, reserved: slots / RESERVED_PART, of_an_owner: most_of_an_owner.min(slots) }
+/// A quota of a bound on a part of this process's descriptors.
+pub fn quota_of_descriptors(bound: &Bound) -> Quota {
+    Quota::new(bound.slots_of(descriptors()))
 }
 
 /// The owner and uid that a file is charged to.
@@ -106,24 +100,19 @@ struct Closing {
 impl Closers {
     /// For files in transit.
     pub fn for_files() -> Self {
-        Self::with_size(part_of_descriptors(PARTS_OF_FILES, MAX_FILES_OF_AN_OWNER))
+        Self::with_quota(quota_of_descriptors(&CLIENT_FILES))
     }
 
     /// For connections: a quarter of the descriptors. An owner has no part of its own, since it is
     /// known only once a connection is accepted.
     pub fn for_connections() -> Self {
         let slots = descriptors() / 4;
-        Self::with_size(QuotaSize { slots, reserved: 0, of_an_owner: slots })
+        Self::with_quota(Quota::new(QuotaSize { slots, reserved: 0, of_an_owner: slots }))
     }
 
-    fn with_size(size: QuotaSize) -> Self {
-        let state = State {
-            quota: Quota::new(size),
-            owners: HashMap::new(),
-            ready: VecDeque::new(),
-            threads: 0,
-            idle: 0,
-        };
+    fn with_quota(quota: Quota) -> Self {
+        let state =
+            State { quota, owners: HashMap::new(), ready: VecDeque::new(), threads: 0, idle: 0 };
         Self(Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() }))
     }
 
@@ -131,11 +120,9 @@ impl Closers {
     /// [`give_back`](Self::give_back) releases.
     pub fn reserve(&self, charge: Charge) -> Result<(), Exhausted> {
         let quota = &mut lock(&self.0.state).quota;
-        // The quota itself bounds every owner but root; this bounds root as well.
-        if quota.held(charge.owner) >= MAX_FILES_OF_AN_OWNER {
-            return Err(Exhausted::Owner);
-        }
-        quota.take(charge.owner, charge.uid)
+        quota.check_also_root(charge.owner, charge.uid)?;
+        quota.insert(charge.owner, charge.uid);
+        Ok(())
     }
 
     /// Releases a slot for a file that was not fetched.
@@ -288,7 +275,7 @@ mod tests {
     }
 
     fn closers(slots: usize) -> Closers {
-        Closers::with_size(QuotaSize { slots, reserved: 0, of_an_owner: slots })
+        Closers::with_quota(Quota::new(QuotaSize { slots, reserved: 0, of_an_owner: slots }))
     }
 
     fn held(closers: &Closers, charge: Charge) -> usize {
@@ -347,8 +334,11 @@ mod tests {
 
     #[test]
     fn root_has_a_share_too() {
-        let closers = closers(3 * MAX_FILES_OF_AN_OWNER);
-        let taken = (0..3 * MAX_FILES_OF_AN_OWNER).filter(|_| closers.reserve(user(0)).is_ok());
-        assert_eq!(taken.count(), MAX_FILES_OF_AN_OWNER);
+        const MOST: usize = 4096;
+        let quota = Quota::new(CLIENT_FILES.slots_of(4 * 3 * MOST));
+        assert_eq!(quota.size().slots, 3 * MOST);
+        let closers = Closers::with_quota(quota);
+        let taken = (0..3 * MOST).filter(|_| closers.reserve(user(0)).is_ok());
+        assert_eq!(taken.count(), MOST);
     }
 }

@@ -52,6 +52,14 @@ pub enum Share {
         /// Tokens of all owners except root.
         all: Option<Rate>,
     },
+    /// Slots of a [`Quota`](crate::Quota): a part of the daemon's descriptors, a sixteenth of it
+    /// for root.
+    Descriptors {
+        /// The number of descriptors divided by this is the number of slots.
+        parts: usize,
+        /// Maximum number of slots of one owner.
+        of_an_owner: usize,
+    },
     /// Sizes that are computed at the start, in words.
     Computed {
         /// All.
@@ -93,6 +101,19 @@ impl Bound {
         }
     }
 
+    /// The quota's size of a bound on a part of so many descriptors.
+    ///
+    /// # Panics
+    ///
+    /// If this is another kind of bound.
+    pub fn slots_of(&self, descriptors: usize) -> QuotaSize {
+        let Share::Descriptors { parts, of_an_owner } = self.share else {
+            panic!("not a bound on a part of the descriptors")
+        };
+        let slots = descriptors / parts;
+        QuotaSize { slots, reserved: slots / ROOTS_PART, of_an_owner: of_an_owner.min(slots) }
+    }
+
     /// The rate of one owner.
     ///
     /// # Panics
@@ -128,10 +149,23 @@ impl Bound {
                 let all = all.map(|rate| words(unit, rate)).unwrap_or_default();
                 [all, "not limited".into(), words(unit, owner)]
             }
+            Share::Descriptors { parts, of_an_owner } => {
+                let part = match parts {
+                    4 => "a quarter".to_owned(),
+                    6 => "a sixth".to_owned(),
+                    8 => "an eighth".to_owned(),
+                    other => format!("1/{other}"),
+                };
+                let all = format!("{part} of the descriptors");
+                [all, "a sixteenth of all".into(), of_an_owner.to_string()]
+            }
             Share::Computed { all, owner, root } => [all.into(), root.into(), owner.into()],
         }
     }
 }
+
+/// One part in this of [`Share::Descriptors`] is for root.
+const ROOTS_PART: usize = 16;
 
 /// A rate in words, as in `20 ms/s, 20 ms at once`.
 fn words(unit: Unit, rate: Rate) -> String {
@@ -419,21 +453,11 @@ pub const OPENS: Bound = Bound {
     name: "opens",
     daemon: Daemon::Binderd,
     resource: "opens of devices, 3 descriptors each",
-    share: Share::Computed {
-        all: "a sixth of the descriptors",
-        owner: "16384",
-        root: "a sixteenth of all",
-    },
+    // Its buffer, its address space and the process that made it: half of the descriptors.
+    share: Share::Descriptors { parts: 6, of_an_owner: 16 << 10 },
     beyond: "the open fails (EMFILE)",
     test: "unbounded_opens_are_refused",
 };
-
-/// Opens of one owner.
-pub const MAX_OPENS_OF_AN_OWNER: usize = 16 << 10;
-
-/// Opens take a half of the descriptors: each its buffer, its address space and the process that
-/// made it.
-pub const PARTS_OF_OPENS: usize = 6;
 
 /// Threads that call, whoever's they are: charged to the owner of the open. Android's busiest
 /// process has some hundred.
@@ -441,31 +465,17 @@ pub const THREADS: Bound = Bound {
     name: "threads",
     daemon: Daemon::Binderd,
     resource: "threads that have called, for each open; one descriptor each",
-    share: Share::Computed {
-        all: "an eighth of the descriptors",
-        owner: "16384",
-        root: "a sixteenth of all",
-    },
+    share: Share::Descriptors { parts: 8, of_an_owner: 16 << 10 },
     beyond: "the system call fails (ENOMEM)",
     test: "threads_of_one_owner_leave_descriptors_to_others",
 };
-
-/// Threads of one owner.
-pub const MAX_THREADS_OF_AN_OWNER: usize = 16 << 10;
-
-/// Threads take one part in this of the descriptors.
-pub const PARTS_OF_THREADS: usize = 8;
 
 /// Files of clients that the binder daemon holds.
 pub const CLIENT_FILES: Bound = Bound {
     name: "client-files",
     daemon: Daemon::Binderd,
     resource: "files of clients in transit or to be closed",
-    share: Share::Computed {
-        all: "a quarter of the descriptors",
-        owner: "4096",
-        root: "a sixteenth of all",
-    },
+    share: Share::Descriptors { parts: 4, of_an_owner: 4096 },
     beyond: "the call that carries them fails",
     test: "an_owner_gets_a_share_and_another_one_is_served",
 };

@@ -68,6 +68,14 @@ impl Quota {
         if owner.is_root() { Ok(()) } else { self.allows(owner, uid) }
     }
 
+    /// As [`check`](Self::check), with the bound of an owner for root, too.
+    pub fn check_also_root(&self, owner: Owner, uid: Uid) -> Result<(), Exhausted> {
+        if self.held(owner) >= self.size.of_an_owner {
+            return Err(Exhausted::Owner);
+        }
+        self.check(owner, uid)
+    }
+
     fn allows(&self, owner: Owner, uid: Uid) -> Result<(), Exhausted> {
         // Slots that root holds are counted as part of the reserved slots first.
         let open = self.size.slots - self.size.reserved.max(self.roots).min(self.size.slots);
@@ -182,6 +190,15 @@ mod tests {
         fn quota_others() -> usize {
             56
         }
+    }
+
+    #[test]
+    fn root_has_the_bound_of_an_owner_where_it_is_asked_for() {
+        let mut quota = Quota::new(SIZE);
+        take_all(&mut quota, user(0), std::iter::repeat_n(0, 8));
+        assert_eq!(quota.check(user(0), Uid(0)), Ok(()));
+        assert_eq!(quota.check_also_root(user(0), Uid(0)), Err(Exhausted::Owner));
+        assert_eq!(quota.check_also_root(user(1), Uid(1)), Ok(()));
     }
 
     #[test]

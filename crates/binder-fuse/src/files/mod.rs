@@ -19,7 +19,7 @@ mod system_call;
 mod tracee;
 mod trap;
 
-pub(crate) use client_files::{Charge, ClientFile, Closers, part_of_descriptors};
+pub(crate) use client_files::{Charge, ClientFile, Closers, quota_of_descriptors};
 pub(crate) use fd_installer::{Completion, FdInstaller, Job, Outcome};
 pub(crate) use install::ReadRoom;
 pub(crate) use store::{SavedFiles, Store};

@@ -142,9 +142,8 @@ fn unbounded_death_notifications_are_charged_to_the_requester(bus: &Bus) {
     suffered(bus, &["death-flood"]);
 }
 
-fn unbounded_opens_are_refused(bus: &Bus) {
-    let _manager = manager(bus);
-    let mut flood = peer(bus, &["as-nobody", "open-flood"]);
+/// Checks the others until the daemon refuses more to a flood; returns how many the flood has.
+fn refused_beside_others(bus: &Bus, flood: &mut Peer) -> u32 {
     let refused = loop {
         others_go_on(bus);
         match flood.line_within(Duration::from_millis(1)) {
@@ -153,9 +152,16 @@ fn unbounded_opens_are_refused(bus: &Bus) {
             Word::End => panic!("{:?}", flood.wait()),
         }
     };
-    let opens: u32 = refused.strip_prefix("refused ").unwrap().parse().unwrap();
-    assert!(opens > 100, "only {opens}");
+    let count: u32 = refused.strip_prefix("refused ").unwrap().parse().unwrap();
+    assert!(count > 100, "only {count}");
     others_go_on(bus);
+    count
+}
+
+fn unbounded_opens_are_refused(bus: &Bus) {
+    let _manager = manager(bus);
+    let mut flood = peer(bus, &["as-nobody", "open-flood"]);
+    let opens = refused_beside_others(bus, &mut flood);
     flood.kill();
     let closed =
         wait::until(wait::PATIENCE, || (bus.status().ok()?.processes < opens / 2).then_some(()));
@@ -165,17 +171,7 @@ fn unbounded_opens_are_refused(bus: &Bus) {
 fn threads_of_one_owner_leave_descriptors_to_others(bus: &Bus) {
     let _manager = manager(bus);
     let mut flood = peer(bus, &["as-nobody", "thread-flood"]);
-    let refused = loop {
-        others_go_on(bus);
-        match flood.line_within(Duration::from_millis(1)) {
-            Word::Line(line) => break line,
-            Word::Silence => {}
-            Word::End => panic!("{:?}", flood.wait()),
-        }
-    };
-    let threads: u32 = refused.strip_prefix("refused ").unwrap().parse().unwrap();
-    assert!(threads > 100, "only {threads}");
-    others_go_on(bus);
+    refused_beside_others(bus, &mut flood);
     flood.wait_for_success();
     others_go_on(bus);
 }
