@@ -37,6 +37,7 @@ pub mod names;
 pub mod notifications;
 pub mod oom;
 pub mod partition;
+pub mod per_cpu_lists;
 pub mod records;
 pub mod reload;
 pub mod requests;

@@ -21,6 +21,7 @@ use headroom_oomd::names::{Keep, Names};
 use headroom_oomd::notifications::metrics::Exporter;
 use headroom_oomd::notifications::queue::NotificationQueue;
 use headroom_oomd::oom::{AfterExit, OomManager, TakenOver, control as oom_control, reconfigure};
+use headroom_oomd::per_cpu_lists::PerCpuLists;
 use headroom_oomd::records::{Records, SavedRecords};
 use headroom_oomd::reload::Reload;
 use headroom_oomd::self_test::SelfTest;
@@ -209,6 +210,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let mut oom = OomManager::builder(chosen.watch, reaper)
         .records(records)
         .shrinker(shrinker.context("cannot start the shrinker")?)
+        .per_cpu_lists(PerCpuLists::start(Path::new("/proc")).context("cannot start a thread")?)
         .usage_worker(UsageWorker::start().context("cannot start the measuring thread")?)
         .victim_details(VictimDetails::start().context("cannot start the thread for details")?)
         .margin(margin)

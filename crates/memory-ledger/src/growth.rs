@@ -54,13 +54,13 @@ impl Growth {
         Self { older: mark(), newer: mark(), begun: false, recent_kills: RecentKills::with_room() }
     }
 
-    /// Records a kill. A newborn process still counts among the births of its family.
+    /// Records a kill: the process still counts as a member of its family.
     pub fn record_kill(&mut self, process: &Process, now_ns: u64) {
         self.recent_kills.record(process, now_ns);
     }
 
-    /// Fills in `grown_bytes`, `newborn` and `killed_newborns` of `processes`, which has to list
-    /// all processes. At the first call no process has grown.
+    /// Fills in `grown_bytes`, `newborn`, `killed_kin` and `killed_newborns` of `processes`, which
+    /// has to list all processes. At the first call no process has grown.
     pub fn look(&mut self, processes: &mut [Process], now_ns: u64) {
         if !self.begun {
             self.begun = true;

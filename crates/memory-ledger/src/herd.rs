@@ -45,7 +45,9 @@ pub struct Herd {
     pub grown_bytes: u64,
     /// Number of members that are new.
     pub born: u32,
-    /// Number of further new processes that were killed within the window.
+    /// Number of further processes of the family that were killed within the window.
+    pub killed_kin: u32,
+    /// How many of these were new.
     pub killed_newborns: u32,
     /// The herd is a fork bomb.
     pub bomb: bool,
@@ -109,6 +111,7 @@ fn herd(family: &[(usize, &Process)], bombs: Bombs) -> Option<WorstHerd> {
         willing.filter(|p| p.preference >= KillPreference::Ordinary && !p.within_lease).collect();
     let births: usize = willing.iter().map(births_of).sum();
     let killed: usize = willing.iter().map(|process| process.killed_newborns as usize).sum();
+    let killed_kin: u32 = willing.iter().map(|process| process.killed_kin).sum();
     let forking = if births >= BOMB_BIRTHS { older_members(family) } else { BTreeSet::new() };
     let forks = |process: &Process| forking.contains(&process.id.pid);
     // On a starved machine a bomb takes longer than a window to double.
@@ -142,6 +145,7 @@ fn herd(family: &[(usize, &Process)], bombs: Bombs) -> Option<WorstHerd> {
         bytes: sum(Process::freed_bytes),
         grown_bytes: sum(|process| process.grown_bytes),
         born: (births - killed) as u32,
+        killed_kin,
         killed_newborns: killed as u32,
         bomb,
     };
@@ -183,9 +187,9 @@ fn older_members(family: &[(usize, &Process)]) -> BTreeSet<u32> {
 const WINDOWS_AHEAD: u128 = 2;
 
 /// Number of a herd's members, the worst first, that have to be killed: until the memory that is
-/// freed covers `need_bytes` and the least that the others will take in another window. If that is
-/// more than half of the members, all are killed: the others would only follow one by one, each
-/// after the machine had run short once more.
+/// freed covers `need_bytes` and the least that the others will take in another window. If more than
+/// half of the members die then, with those that were killed within the window, all are killed: the
+/// others would only follow one by one, each after the machine had run short once more.
 ///
 /// Without a need one kill is enough, except for a fork bomb.
 pub fn cull(herd: &Herd, members: &[Process], need_bytes: Option<u64>) -> usize {
@@ -199,7 +203,9 @@ pub fn cull(herd: &Herd, members: &[Process], need_bytes: Option<u64>) -> usize 
         freed += u128::from(process.freed_bytes());
         rest_grows = rest_grows.saturating_sub(u128::from(process.grown_bytes));
         if freed >= u128::from(need_bytes) + WINDOWS_AHEAD * rest_grows {
-            return if (at + 1) * 2 > members.len() { members.len() } else { at + 1 };
+            let killed = herd.killed_kin as usize;
+            let most = (at + 1 + killed) * 2 > members.len() + killed;
+            return if most { members.len() } else { at + 1 };
         }
     }
     members.len()
@@ -213,6 +219,11 @@ mod tests {
 
     /// Number of members that are killed, out of eight with 60 MiB each.
     fn culled(grown_mib: u64, need_mib: u64) -> usize {
+        culled_after(0, grown_mib, need_mib)
+    }
+
+    /// The same, after as many of the eight were killed.
+    fn culled_after(killed: u32, grown_mib: u64, need_mib: u64) -> usize {
         let member = |pid| Process {
             id: ProcessId { pid, start_time: 1 },
             group: 7,
@@ -220,7 +231,8 @@ mod tests {
             grown_bytes: grown_mib << 20,
             ..Process::of(Uid(1000))
         };
-        let candidates: Vec<Process> = (10..18).map(member).collect();
+        let mut candidates: Vec<Process> = (10..18 - killed).map(member).collect();
+        candidates[0].killed_kin = killed;
         let worst = worst_herd(&candidates, Bombs::AfterKills).expect("it grows");
         cull(&worst.herd, &worst.members, Some(need_mib << 20))
     }
@@ -240,5 +252,13 @@ mod tests {
         assert_eq!(culled(8, 100), 3);
         assert_eq!(culled(8, 101), 4);
         assert_eq!(culled(8, 300), 8, "more than half of it");
+    }
+
+    #[test]
+    fn a_herd_that_lost_most_of_its_members_dies_whole() {
+        assert_eq!(culled_after(1, 8, 70), 3, "four of eight");
+        assert_eq!(culled_after(2, 8, 0), 2, "four of eight");
+        assert_eq!(culled_after(2, 8, 70), 6, "five of eight");
+        assert_eq!(culled_after(3, 8, 0), 5, "five of eight");
     }
 }

@@ -114,8 +114,10 @@ pub struct Process {
     pub grown_bytes: u64,
     /// It started within [`WINDOW_NS`].
     pub newborn: bool,
-    /// Number of newborns of its family that were killed within that time and count for it; see
+    /// Number of processes of its family that were killed within that time and count for it; see
     /// [`RecentKills`](crate::recent_kills::RecentKills).
+    pub killed_kin: u32,
+    /// How many of these were newborn.
     pub killed_newborns: u32,
     /// It stays within the memory that was leased to it: other processes of its account come first.
     pub within_lease: bool,

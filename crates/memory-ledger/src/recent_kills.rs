@@ -1,6 +1,6 @@
-//! Newborn processes that were killed: they still count as births.
+//! Processes that were killed: they still count as members of their family, and newborns as births.
 //!
-//! A fork bomb under a limit of processes, or one with members that are killed as fast as they are
+//! A herd that loses one after the other gets smaller with each. A fork bomb under a limit of processes, or one with members that are killed as fast as they are
 //! created, is small in each snapshot. Its births identify it, not the processes that are left.
 //! Only processes that the daemon killed count: a script that runs one short command after the
 //! other has many children too, and does no harm.
@@ -13,7 +13,7 @@ use crate::process::{Process, WINDOW_NS};
 /// Number of kills that are remembered, of all families: a few times `BOMB_BIRTHS`.
 const ROOM: usize = 128;
 
-/// A killed newborn process.
+/// A killed process.
 #[derive(Clone, Copy, Debug)]
 struct KilledProcess {
     at_ns: u64,
@@ -22,6 +22,7 @@ struct KilledProcess {
     start_time: u64,
     account: AccountId,
     group: u32,
+    newborn: bool,
 }
 
 impl KilledProcess {
@@ -39,7 +40,7 @@ impl KilledProcess {
     }
 }
 
-/// Newborns that were killed within the last window.
+/// Processes that were killed within the last window.
 #[derive(Clone, Debug, Default)]
 pub struct RecentKills(VecDeque<KilledProcess>);
 
@@ -49,11 +50,8 @@ impl RecentKills {
         Self(VecDeque::with_capacity(ROOM))
     }
 
-    /// Records a kill, unless the process is not a newborn.
+    /// Records a kill.
     pub fn record(&mut self, process: &Process, now_ns: u64) {
-        if !process.newborn {
-            return;
-        }
         if self.0.len() >= ROOM {
             self.0.pop_front();
         }
@@ -64,17 +62,19 @@ impl RecentKills {
             start_time: process.id.start_time,
             account: process.account,
             group: process.group,
+            newborn: process.newborn,
         });
     }
 
-    /// Fills in `killed_newborns`: each killed newborn counts for one remaining process of its
-    /// family.
+    /// Fills in `killed_kin` and `killed_newborns`: each killed process counts for one remaining
+    /// process of its family.
     pub fn count(&mut self, processes: &mut [Process], now_ns: u64) {
         self.0.retain(|killed| now_ns.saturating_sub(killed.at_ns) < WINDOW_NS);
         for killed in &self.0 {
             let left = |process: &&mut Process| !process.exiting && killed.is_related_to(process);
             if let Some(process) = processes.iter_mut().find(left) {
-                process.killed_newborns += 1;
+                process.killed_kin += 1;
+                process.killed_newborns += u32::from(killed.newborn);
             }
         }
     }

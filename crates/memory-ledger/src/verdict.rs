@@ -38,7 +38,8 @@ pub enum Herds {
     /// As many as the need takes.
     #[default]
     Together,
-    /// One process: it is not known yet whether a kill helps.
+    /// One process, unless some of its family were killed within the window: whether a kill helps
+    /// is not known before.
     OneFirst,
 }
 
@@ -294,10 +295,10 @@ fn prefer_herd(choice: &mut Choice, worst: &Process, candidates: &[Process], sco
     if worst_herd.score <= single {
         return;
     }
+    let is_first = !herd.bomb && herd.killed_kin == 0;
     let count = match scope.herds {
-        Herds::Together => cull(&herd, &worst_herd.members, scope.need_bytes),
-        Herds::OneFirst if herd.bomb => worst_herd.members.len(),
-        Herds::OneFirst => 1,
+        Herds::OneFirst if is_first => 1,
+        Herds::OneFirst | Herds::Together => cull(&herd, &worst_herd.members, scope.need_bytes),
     };
     let mut members = worst_herd.first(count);
     choice.victim = members.remove(0);

@@ -311,7 +311,10 @@ fn several_of_a_herd_die_only_after_one_did_not_help() {
     let scope = Scope { need_bytes: Some(100 * MIB), ..Scope::default() };
     let first = Scope { herds: Herds::OneFirst, ..scope };
     assert_eq!(dead(&choose(&first, &all, &[]).unwrap()), [108]);
+    // A limit of a control group says what all of them may have.
     assert!(dead(&choose(&scope, &all, &[]).unwrap()).len() > 1);
+    all[1].killed_kin = 1;
+    assert_eq!(dead(&choose(&first, &all, &[]).unwrap()).len(), 8);
 }
 
 #[test]

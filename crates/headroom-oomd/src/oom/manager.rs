@@ -42,6 +42,7 @@ use crate::clock::NS_PER_MS;
 use crate::config::enforcement::Enforcement;
 use crate::config::ordinary_users;
 use crate::names::GroupMembers;
+use crate::per_cpu_lists::PerCpuLists;
 use crate::records::Records;
 use crate::shrink::Shrinker;
 use crate::usage::UsageWorker;
@@ -79,6 +80,7 @@ pub struct OomManagerBuilder {
     reaper: Reaper,
     records: Records,
     shrinker: Option<Shrinker>,
+    per_cpu_lists: Option<PerCpuLists>,
     usage: Option<UsageWorker>,
     details: VictimDetails,
     margin: Option<Margin>,
@@ -102,6 +104,12 @@ impl OomManagerBuilder {
     /// Requests idle memory from other daemons before any process is killed.
     pub fn shrinker(self, shrinker: Shrinker) -> Self {
         Self { shrinker: Some(shrinker), ..self }
+    }
+
+    /// Makes memory available as soon as a victim has freed it. By default the kernel does so in its
+    /// own time.
+    pub fn per_cpu_lists(self, lists: PerCpuLists) -> Self {
+        Self { per_cpu_lists: Some(lists), ..self }
     }
 
     /// Measures actual usage. By default the sum of its processes is used for each account.
@@ -162,7 +170,7 @@ impl OomManagerBuilder {
             backstop: UserBackstop::default(),
             executor,
             records: self.records,
-            relief: Relief::new(self.shrinker),
+            relief: Relief::new(self.shrinker, self.per_cpu_lists),
             timer: ScanTimer::default(),
             events: Vec::with_capacity(EVENTS),
             passed_limits: limits.into_iter().map(Inherited::from).collect(),
@@ -196,6 +204,7 @@ impl OomManager {
             reaper,
             records: Records::default(),
             shrinker: None,
+            per_cpu_lists: None,
             usage: None,
             details: VictimDetails::default(),
             margin: None,
@@ -627,6 +636,9 @@ impl OomManager {
                     self.executor.kill_after_grace(token, latch, &mut self.state);
                 }
                 Action::Settled { kill, settled } => {
+                    if self.system_monitor.has_killed() {
+                        self.relief.collect_freed();
+                    }
                     let outcome = self.executor.finish(&kill, settled);
                     self.state.snapshot.held_memory.exclude(kill.victim.pid);
                     if let Some(record) = kill.record {

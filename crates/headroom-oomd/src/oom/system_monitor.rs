@@ -199,12 +199,11 @@ impl SystemMonitor {
 
     /// Plans the kill that relieves the system.
     pub(super) fn plan(&mut self, trigger: &PressureTrigger, state: &mut SharedState) -> Decision {
-        let herds = if self.killed_ns.is_some() { Herds::Together } else { Herds::OneFirst };
         let floors = self.thresholds().map(|thresholds| thresholds.floors);
         let bombs = if floors == Some(Floors::Ignore) { Bombs::AtOnce } else { Bombs::AfterKills };
         let scope = Scope {
             need_bytes: Some(trigger.need_bytes),
-            herds,
+            herds: Herds::OneFirst,
             bombs,
             floor_bytes: trigger.floor_bytes,
             cover_bytes: trigger.cover_bytes,
@@ -288,6 +287,11 @@ impl SystemMonitor {
         if let Some(source) = &mut self.source {
             source.machine.forget_stalls();
         }
+    }
+
+    /// Whether a process was killed for the system within a window, or for a shortage that lasts.
+    pub(super) fn has_killed(&self) -> bool {
+        self.killed_ns.is_some()
     }
 
     /// The state of the system as text, and the process that would be killed if it were short of
