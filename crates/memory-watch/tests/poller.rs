@@ -84,7 +84,7 @@ fn a_process_whose_main_thread_has_exited_is_counted_and_can_be_chosen() {
     poller.processes(&mut samples).unwrap();
     let sample = samples.iter().find(|sample| sample.tgid == hog.pid()).expect("the hog");
     assert!(!sample.exiting && sample.charged_pages() == pages);
-    let (held, _) = Proc::default().open_files(hog.pid(), 1000).unwrap();
+    let (held, _) = Proc::default().held_files(hog.pid(), 1000).unwrap();
     let held = held.iter().filter(|file| file.owner == uid && file.bytes == 64 << 10);
     assert_eq!(held.count(), 1, "its memfd");
 }

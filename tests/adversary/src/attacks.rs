@@ -61,6 +61,14 @@ pub const ALL: &[Attack] = &[
         ..PLAIN
     },
     Attack {
+        name: "memfd-mapped",
+        program: "memfd_written",
+        limit_mib: 64,
+        seconds: 4,
+        arguments: |_| vec!["400".into(), "mapped".into()],
+        ..PLAIN
+    },
+    Attack {
         name: "tmpfs-detached",
         program: "tmpfs_detached",
         limit_mib: 64,

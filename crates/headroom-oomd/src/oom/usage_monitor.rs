@@ -112,10 +112,12 @@ impl UsageMonitor {
             return;
         };
         let Ok(samples) = snapshot.list(accounts.watch()) else { return };
+        let page_bytes = accounts.page_bytes();
         let holder = |sample: &ProcessSample| Holder {
             id: sample.id(),
             uid: sample.uid,
             owner: sample.owner(),
+            shmem_bytes: sample.shmem_pages * page_bytes,
         };
         // If the queue is full, the search is due again at the next look.
         if worker.search_files(samples.iter().map(holder).collect()).is_ok() {

@@ -42,8 +42,10 @@ pub(crate) enum Question {
     Ranges(u32),
     /// The mapped size of these files in a process; ascending.
     Mapped(u32, Arc<[FileId]>),
-    /// The files that a process holds open; checks at most this number of descriptors.
-    OpenFiles(u32, usize),
+    /// The locked size of each file that a process maps.
+    Locked(u32),
+    /// The files that a process holds; checks at most this number of descriptors and mapped files.
+    HeldFiles(u32, usize),
     /// The program that a process runs.
     Program(u32),
     /// What tells a process from others with its name.
@@ -65,7 +67,8 @@ impl Question {
             Self::Rollup(pid)
             | Self::Ranges(pid)
             | Self::Mapped(pid, _)
-            | Self::OpenFiles(pid, _)
+            | Self::Locked(pid)
+            | Self::HeldFiles(pid, _)
             | Self::Program(pid) => Subject::Process(*pid),
             Self::Details(id) => Subject::Process(id.pid),
             Self::Slice(_, query) => Subject::Slice(query.uid),
@@ -87,9 +90,10 @@ impl Question {
                 let wanted = |file| files.binary_search(&file).is_ok();
                 proc.mapped_of(pid, &wanted).ok().map(Answer::Mapped)
             }
-            Self::OpenFiles(pid, most) => {
-                let (files, checked) = proc.open_files(pid, most).ok()?;
-                Some(Answer::OpenFiles { files, checked })
+            Self::Locked(pid) => proc.locked_files(pid).ok().map(Answer::Mapped),
+            Self::HeldFiles(pid, most) => {
+                let (files, checked) = proc.held_files(pid, most).ok()?;
+                Some(Answer::HeldFiles { files, checked })
             }
             Self::Program(pid) => Some(Answer::Program(program_of(proc, pid))),
             Self::Details(id) => proc.details(id).ok()?.map(Answer::Details),
@@ -116,9 +120,9 @@ pub(crate) enum Answer {
     Exited,
     Ranges(Vec<FileRange>),
     Mapped(BTreeMap<FileId, u64>),
-    OpenFiles {
+    HeldFiles {
         files: Vec<HeldFile>,
-        /// Descriptors that were checked.
+        /// Descriptors and mapped files that were checked.
         checked: usize,
     },
     /// See [`program_of`].

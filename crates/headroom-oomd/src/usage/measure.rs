@@ -11,7 +11,7 @@ use memory_ledger::{
     AccountId, ControllerUse, Count, Effort, Measurement, Order, ProcessId, Uid, UsageSource,
 };
 use memory_watch::process::{
-    FileId, FileRange, HeldFile, Proc, SmapsRollup, Storage, TmpfsDevices,
+    FileId, FileRange, HeldFile, Hold, Proc, SmapsRollup, Storage, TmpfsDevices,
 };
 use owners::Owner;
 
@@ -23,8 +23,8 @@ use super::open_files::{Holder, held_bytes};
 use super::slice::SliceQuery;
 use crate::clock::NS_PER_MS;
 
-/// Maximum number of file descriptors examined per measurement, of all processes of the account
-/// together: about 4 µs each.
+/// Maximum number of file descriptors and mapped files examined per measurement, of all processes
+/// of the account together: about 4 µs each.
 pub(super) const MOST_DESCRIPTORS: usize = 16_384;
 
 /// One address space of the account.
@@ -112,13 +112,22 @@ pub(super) struct Measurer {
     shares: BTreeMap<AccountId, BTreeMap<ProcessId, Share>>,
 }
 
-/// The sizes of files in memory that an account's processes hold open, bytes.
+/// The sizes of files in memory that an account's processes hold, and what they lock, bytes.
 #[derive(Default)]
 struct OpenFiles {
     /// Files of a tmpfs and memfds. What is mapped of them is shared memory.
     files: BTreeMap<FileId, u64>,
     /// Files of a ramfs and secret memory. What is mapped of them is memory of files.
     unreclaimable: BTreeMap<FileId, u64>,
+    /// What the processes lock of other files.
+    locked_bytes: u64,
+}
+
+impl OpenFiles {
+    /// Memory that the kernel counts as that of files and cannot take back.
+    fn page_cache_bytes(&self) -> u64 {
+        self.unreclaimable.values().sum::<u64>() + self.locked_bytes
+    }
 }
 
 /// The reading of a process.
@@ -146,22 +155,19 @@ impl Measurer {
     /// The memory of the files that each process holds open, bytes.
     pub(super) fn search_files(&mut self, holders: &[Holder]) -> BTreeMap<ProcessId, u64> {
         self.devices.forget_mounts();
-        held_bytes(holders, |holder, left| {
-            let files = self.memory_files(holder.owner, holder.id.pid, left);
-            files.into_iter().map(|(file, _)| file).collect()
-        })
+        held_bytes(holders, |holder, left| self.memory_files(holder.owner, holder.id.pid, left))
     }
 
-    /// The memory files that a process holds open, once per descriptor; `left` is the number of
-    /// descriptors that may still be checked.
+    /// The memory files that a process holds, once per descriptor; `left` is the number of
+    /// descriptors and mapped files that may still be checked.
     fn memory_files(
         &mut self,
         owner: Owner,
         pid: u32,
         left: &mut usize,
     ) -> Vec<(HeldFile, Storage)> {
-        let Some(Answer::OpenFiles { mut files, checked }) =
-            self.reader.read(owner, Question::OpenFiles(pid, *left))
+        let Some(Answer::HeldFiles { mut files, checked }) =
+            self.reader.read(owner, Question::HeldFiles(pid, *left))
         else {
             return Vec::new();
         };
@@ -262,7 +268,7 @@ impl Measurer {
             return 0;
         }
         self.devices.forget_mounts();
-        let bytes = self.open_files(members).unreclaimable.into_values().sum();
+        let bytes = self.open_files(members).page_cache_bytes();
         match bytes {
             0 => self.holders.remove(&order.account),
             _ => self.holders.insert(order.account),
@@ -281,11 +287,9 @@ impl Measurer {
             Files::AsBefore | Files::Search if count.shmem => self.open_files(&members),
             Files::AsBefore | Files::Search => OpenFiles::default(),
         };
-        let OpenFiles { files, unreclaimable } = open_files;
         // Where files count, what is mapped of these is in the sum; the rest is not known.
-        let unreclaimable_bytes =
-            if count.file { 0 } else { unreclaimable.into_values().sum::<u64>() };
-        let open_bytes = self.unmapped_bytes(files, &members) + unreclaimable_bytes;
+        let page_cache_bytes = if count.file { 0 } else { open_files.page_cache_bytes() };
+        let open_bytes = self.unmapped_bytes(open_files.files, &members) + page_cache_bytes;
         match open_bytes {
             0 => self.holders.remove(&account),
             _ => self.holders.insert(account),
@@ -429,20 +433,41 @@ impl Measurer {
         self.reader.read_all(&questions)
     }
 
-    /// The files in memory that the account's users own and hold open.
+    /// The files in memory that the account's users own and hold.
     fn open_files(&mut self, members: &[Member]) -> OpenFiles {
         let owners: BTreeSet<Uid> = members.iter().map(|member| member.uid).collect();
         let (mut open, mut left) = (OpenFiles::default(), MOST_DESCRIPTORS);
         for member in members {
             let found = self.memory_files(member.owner, member.id.pid, &mut left);
-            for (HeldFile { id, bytes, .. }, storage) in
-                found.into_iter().filter(|(file, _)| owners.contains(&file.owner))
-            {
+            let owned: Vec<(HeldFile, Storage)> =
+                found.into_iter().filter(|(file, _)| owners.contains(&file.owner)).collect();
+            let is_mapped = |file: &HeldFile, storage: Storage| {
+                file.hold == Hold::Mapped && storage == Storage::Memory
+            };
+            let mapped = owned.iter().filter(|(file, storage)| is_mapped(file, *storage));
+            let mapped_bytes: u64 = mapped.map(|(file, _)| file.bytes).sum();
+            // Page tables may have all of them: finding out takes long.
+            let is_shown = mapped_bytes <= member.shmem_bytes;
+            for (file, storage) in owned {
+                if is_shown && is_mapped(&file, storage) {
+                    continue;
+                }
                 let files = match storage {
                     Storage::Unreclaimable => &mut open.unreclaimable,
                     _ => &mut open.files,
                 };
-                files.insert(id, bytes);
+                files.insert(file.id, file.bytes);
+            }
+        }
+        for member in members {
+            let answer = self.reader.read(member.owner, Question::Locked(member.id.pid));
+            let Some(Answer::Mapped(locked)) = answer else { continue };
+            for (id, bytes) in locked {
+                let storage = self.devices.storage(id, &self.proc, member.id.pid);
+                let elsewhere = matches!(storage, Storage::Memory | Storage::Unreclaimable);
+                if !elsewhere && !open.unreclaimable.contains_key(&id) {
+                    open.locked_bytes += bytes;
+                }
             }
         }
         open

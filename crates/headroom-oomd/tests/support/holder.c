@@ -191,6 +191,9 @@ static void hold_file(void)
 	if (!strcmp(way, "mapped")) {
 		touch(map(MAP_SHARED, fd));
 		close(fd);
+	} else if (!strcmp(way, "mapped, not touched")) {
+		map(MAP_SHARED, fd);
+		close(fd);
 	} else if (!strcmp(way, "in flight")) {
 		send_to_self(fd);
 	} else if (!strcmp(way, "a thread's own table")) {

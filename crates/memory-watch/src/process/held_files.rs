@@ -1,18 +1,21 @@
-//! `/proc/<pid>/fd`: files in memory (memfds, files of a tmpfs or ramfs, secret memory) that a
-//! process holds open.
+//! `/proc/<pid>/fd` and `map_files`: files in memory (memfds, files of a tmpfs or ramfs, secret
+//! memory) that a process holds, open or mapped.
 //!
 //! This module never waits for a file server: a user can open files of a FUSE filesystem that never
 //! replies. It waits for a process in `execve`.
 
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
-use std::path::Path;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
 
 use headroom_linux::mountinfo::{self, Device};
 use memory_ledger::Uid;
 use rustix::fs::{AtFlags, CWD, FileType, MemfdFlags, StatxFlags};
 
 use super::Proc;
+use super::maps::{NO_DEVICE, file_range};
 use super::secret_memory::{self, SECRET_MEMORY_MAGIC};
 use crate::kcmp::{Part, compare};
 use machine_memory::ReadError;
@@ -56,6 +59,18 @@ pub enum Storage {
     Unknown,
 }
 
+/// Lines of `maps` that cost as much as the check of a descriptor.
+const LINES_OF_A_CHECK: usize = 8;
+
+/// How a process holds a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hold {
+    /// By a descriptor, and maybe by mappings.
+    Open,
+    /// By mappings only.
+    Mapped,
+}
+
 /// A file in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeldFile {
@@ -63,7 +78,10 @@ pub struct HeldFile {
     pub id: FileId,
     /// The user that owns the file: its creator.
     pub owner: Uid,
-    /// Memory and swap of the file, bytes.
+    /// How the process holds it.
+    pub hold: Hold,
+    /// Memory and swap of the file, bytes; of secret memory without a descriptor the size, since its
+    /// pages cannot be counted.
     pub bytes: u64,
     /// Where it is kept, if no mount that the process sees shows it: the mount is detached, or one
     /// of another namespace.
@@ -80,8 +98,7 @@ pub struct TmpfsDevices {
 impl TmpfsDevices {
     /// Starts with the mount of memfds, which no list of mounts shows.
     pub fn new() -> Self {
-        let memfd = rustix::fs::memfd_create("probe", MemfdFlags::CLOEXEC);
-        let device = memfd.and_then(rustix::fs::fstat).map(|stat| stat.st_dev);
+        let device = device_of_memfds();
         Self { known: device.into_iter().map(|device| (device, Storage::Memory)).collect() }
     }
 
@@ -117,18 +134,18 @@ impl Proc {
         mountinfo::entries(&mounts).map(|mount| mount.device).collect()
     }
 
-    /// The files that a process holds open and that may be in memory, once per open descriptor of
-    /// each table: a thread can have a table of its own (`CLONE_FILES`), and the main thread may
-    /// have exited. Checks at most `most` threads and descriptors; also returns how many were
-    /// checked.
-    pub fn open_files(&self, pid: u32, most: usize) -> Result<(Vec<HeldFile>, usize), ReadError> {
+    /// The files that a process holds and that may be in memory: once per open descriptor of each
+    /// table (a thread can have a table of its own, `CLONE_FILES`, and the main thread may have
+    /// exited), and once if it only maps them. Checks at most `most` threads, descriptors and mapped
+    /// files; also returns how many were checked.
+    pub fn held_files(&self, pid: u32, most: usize) -> Result<(Vec<HeldFile>, usize), ReadError> {
         let folder = self.root.join(pid.to_string()).join("task");
         let threads = std::fs::read_dir(&folder).map_err(|e| ReadError::io(&folder, e))?;
         let tids = threads.flatten().filter_map(|thread| thread.file_name().to_str()?.parse().ok());
         // One thread of each table, sorted in the kernel's order.
         let mut tables: Vec<u32> = Vec::new();
         let (mut files, mut checked) = (Vec::new(), 0);
-        let mut mounts = None;
+        let mut mounts = Mounts { proc: self, pid, devices: None };
         for tid in tids {
             if checked >= most {
                 break;
@@ -148,31 +165,122 @@ impl Proc {
                 // A thread that has exited has none.
                 for entry in descriptors.into_iter().flatten().flatten().take(most - checked) {
                     checked += 1;
-                    let Some(mut file) = file_behind(&entry.path()) else { continue };
-                    let mounts = mounts.get_or_insert_with(|| self.devices_of_mounts(pid));
-                    if !mounts.iter().any(|device| device.is(file.id.device)) {
-                        let name = entry.file_name();
-                        let number = name.to_str().and_then(|number| number.parse().ok());
-                        let secret_bytes =
-                            |fd| secret_memory::bytes_of(pid, tid, fd, file.id).unwrap_or(0);
-                        file.unlisted = Some(match file_system(&entry.path()) {
-                            Some(TMPFS_MAGIC) => Storage::Memory,
-                            Some(RAMFS_MAGIC) => Storage::Unreclaimable,
-                            Some(SECRET_MEMORY_MAGIC) => {
-                                file.bytes = number.map_or(0, secret_bytes);
-                                Storage::Unreclaimable
-                            }
-                            _ => Storage::Unknown,
-                        });
-                    }
-                    if file.bytes > 0 {
-                        files.push(file);
-                    }
+                    let Some(file) = file_behind(&entry.path(), Hold::Open) else { continue };
+                    let name = entry.file_name();
+                    let number = name.to_str().and_then(|number| number.parse().ok());
+                    files.extend(mounts.place(file, &entry.path(), |file| {
+                        number.and_then(|fd| secret_memory::bytes_of(pid, tid, fd, file.id))
+                    }));
                 }
             }
         }
+        let open: BTreeSet<FileId> = files.iter().map(|file: &HeldFile| file.id).collect();
+        let mapped = self.map_files(pid, most - checked);
+        checked += mapped.checked;
+        for (link, name) in mapped.links {
+            let file = file_behind(&link, Hold::Mapped).filter(|file| !open.contains(&file.id));
+            let Some(file) = file else { continue };
+            // Segments are no files that can be told from others. A file of another tmpfs can have
+            // such a name too.
+            if name == Name::OfSegment && Some(file.id.device) == device_of_memfds() {
+                continue;
+            }
+            files.extend(mounts.place(file, &link, |_| size_of(&link)));
+        }
         Ok((files, checked))
     }
+
+    /// Links to the files that a process maps and that are not on a disk, the first of each series
+    /// of mappings of one file. A process without an address space has none.
+    fn map_files(&self, pid: u32, most: usize) -> MapFiles {
+        let folder = self.root.join(pid.to_string());
+        let Ok(maps) = File::open(folder.join("maps")) else { return MapFiles::default() };
+        let (mut found, mut lines, mut last) = (MapFiles::default(), 0, None);
+        for line in BufReader::new(maps).split(b'\n').map_while(Result::ok) {
+            lines += 1;
+            found.checked = lines / LINES_OF_A_CHECK + found.links.len();
+            if found.checked >= most {
+                break;
+            }
+            let line = String::from_utf8_lossy(&line);
+            let file = file_range(&line).map(|range| range.file);
+            let file = file.filter(|file| file.inode != 0 && !file.is_on_disk());
+            if file.is_some() && file != last {
+                // Its names have no leading zeros.
+                let range = line.split_ascii_whitespace().next().and_then(|it| it.split_once('-'));
+                let Some((start, end)) = range else { continue };
+                let link = format!("{}-{}", without_zeros(start), without_zeros(end));
+                let is_segment = file.is_some_and(|file| file.device == NO_DEVICE);
+                let name = if is_segment { Name::OfSegment } else { Name::OfFile };
+                found.links.push((folder.join("map_files").join(link), name));
+            }
+            last = file;
+        }
+        found
+    }
+}
+
+/// Files that a process maps.
+#[derive(Default)]
+struct MapFiles {
+    links: Vec<(PathBuf, Name)>,
+    /// What reading them cost, in checks of a descriptor.
+    checked: usize,
+}
+
+/// What the name of a mapped file looks like.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Name {
+    OfSegment,
+    OfFile,
+}
+
+/// The mounts that a process sees, read when they are needed.
+struct Mounts<'a> {
+    proc: &'a Proc,
+    pid: u32,
+    devices: Option<Vec<Device>>,
+}
+
+impl Mounts<'_> {
+    /// The file with its place, if it has memory. `secret_bytes`: its memory if it is secret.
+    fn place(
+        &mut self,
+        mut file: HeldFile,
+        link: &Path,
+        secret_bytes: impl FnOnce(&HeldFile) -> Option<u64>,
+    ) -> Option<HeldFile> {
+        let Self { proc, pid, devices } = self;
+        let devices = devices.get_or_insert_with(|| proc.devices_of_mounts(*pid));
+        if !devices.iter().any(|device| device.is(file.id.device)) {
+            file.unlisted = Some(match file_system(link) {
+                Some(TMPFS_MAGIC) => Storage::Memory,
+                Some(RAMFS_MAGIC) => Storage::Unreclaimable,
+                Some(SECRET_MEMORY_MAGIC) => {
+                    file.bytes = secret_bytes(&file).unwrap_or(0);
+                    Storage::Unreclaimable
+                }
+                _ => Storage::Unknown,
+            });
+        }
+        (file.bytes > 0).then_some(file)
+    }
+}
+
+/// The device of memfds, SysV segments and anonymous shared memory.
+fn device_of_memfds() -> Option<u64> {
+    let memfd = rustix::fs::memfd_create("probe", MemfdFlags::CLOEXEC);
+    memfd.and_then(rustix::fs::fstat).ok().map(|stat| stat.st_dev)
+}
+
+fn without_zeros(address: &str) -> &str {
+    address.trim_start_matches('0')
+}
+
+/// The size of a file, bytes.
+fn size_of(link: &Path) -> Option<u64> {
+    let flags = AtFlags::STATX_DONT_SYNC;
+    rustix::fs::statx(CWD, link, flags, StatxFlags::SIZE).ok().map(|stat| stat.stx_size)
 }
 
 /// The type of a file's filesystem. Waits for its server if it has one.
@@ -180,13 +288,13 @@ fn file_system(link: &Path) -> Option<rustix::fs::FsWord> {
     rustix::fs::statfs(link).ok().map(|stat| stat.f_type)
 }
 
-/// The file behind a descriptor, if it may be in memory. Secret memory has a size and no blocks.
-fn file_behind(link: &Path) -> Option<HeldFile> {
+/// The file behind a descriptor or a mapping, if it may be in memory. Secret memory has a size and no blocks.
+fn file_behind(link: &Path, hold: Hold) -> Option<HeldFile> {
     let wanted = StatxFlags::TYPE | StatxFlags::UID | StatxFlags::INO;
     let wanted = wanted | StatxFlags::SIZE | StatxFlags::BLOCKS;
     // Attributes that the file server has reported before are sufficient.
     let flags = AtFlags::STATX_DONT_SYNC;
-    // Fails if the descriptor was closed since it was listed.
+    // Fails if the descriptor was closed, or the mapping removed, since it was listed.
     let stat = rustix::fs::statx(CWD, link, flags, wanted).ok()?;
     let device = rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor);
     let id = FileId { device, inode: stat.stx_ino };
@@ -194,7 +302,7 @@ fn file_behind(link: &Path) -> Option<HeldFile> {
     let bytes = stat.stx_blocks * 512;
     let may_be_in_memory = is_file && stat.stx_size.max(bytes) > 0 && !id.is_on_disk();
     let owner = Uid(stat.stx_uid);
-    may_be_in_memory.then_some(HeldFile { id, owner, bytes, unlisted: None })
+    may_be_in_memory.then_some(HeldFile { id, owner, hold, bytes, unlisted: None })
 }
 
 #[cfg(test)]
@@ -223,7 +331,7 @@ mod tests {
         assert_eq!(rustix::io::write(&file, &[1; 8192]), Ok(8192));
         let (own, stat) = (std::process::id(), rustix::fs::fstat(&file).unwrap());
         let id = FileId { device: stat.st_dev, inode: stat.st_ino };
-        let (files, _) = Proc::default().open_files(own, 4096).unwrap();
+        let (files, _) = Proc::default().held_files(own, 4096).unwrap();
         let found = files.iter().find(|found| found.id == id).unwrap();
         assert_eq!((found.unlisted, found.bytes), (Some(Storage::Memory), 8192));
     }
@@ -235,13 +343,13 @@ mod tests {
         assert_eq!(rustix::io::write(&memfd, &[1; 8192]), Ok(8192));
         let stat = rustix::fs::fstat(&memfd).unwrap();
         let (own, proc) = (std::process::id(), Proc::default());
-        let (held, looked_at) = proc.open_files(own, 1000).unwrap();
+        let (held, looked_at) = proc.held_files(own, 1000).unwrap();
         assert!(looked_at > 3);
         let id = FileId { device: stat.st_dev, inode: stat.st_ino };
         let found = held.iter().find(|file| file.id == id).unwrap();
         assert_eq!((found.bytes, found.owner), (8192, Uid(stat.st_uid)));
         assert_eq!(TmpfsDevices::new().storage(id, &proc, own), Storage::Memory);
-        assert_eq!(proc.open_files(own, 0).unwrap(), (Vec::new(), 0));
+        assert_eq!(proc.held_files(own, 0).unwrap(), (Vec::new(), 0));
     }
 
     #[test]
@@ -267,13 +375,22 @@ mod tests {
         }
         let (own, stat) = (std::process::id(), rustix::fs::fstat(&secret).unwrap());
         let id = FileId { device: stat.st_dev, inode: stat.st_ino };
-        let (files, _) = Proc::default().open_files(own, 4096).unwrap();
+        let (files, _) = Proc::default().held_files(own, 4096).unwrap();
         let found = files.iter().find(|found| found.id == id).unwrap();
         let storage = Some(Storage::Unreclaimable);
         assert_eq!((found.unlisted, found.bytes), (storage, 8 * page as u64));
         let other = FileId { inode: id.inode + 1, ..id };
         let fd = std::os::fd::AsRawFd::as_raw_fd(&secret);
         assert_eq!(secret_memory::bytes_of(own, own, fd, other), None);
+        // SAFETY: a new mapping, which nothing accesses.
+        let start = unsafe { mmap(std::ptr::null_mut(), page, protection, flags, &secret, 0) };
+        drop(secret);
+        let (files, _) = Proc::default().held_files(own, 4096).unwrap();
+        let found = files.iter().find(|found| found.id == id).unwrap();
+        assert_eq!((found.hold, found.unlisted), (Hold::Mapped, storage));
+        assert_eq!(found.bytes, 64 * page as u64, "its size: its pages cannot be counted");
+        // SAFETY: nothing refers to the mapping.
+        unsafe { munmap(start.unwrap(), page) }.unwrap();
     }
 
     #[test]
@@ -290,7 +407,7 @@ mod tests {
             let _ = ended.recv();
         });
         let id = receive.recv().unwrap();
-        let (held, _) = Proc::default().open_files(std::process::id(), 100_000).unwrap();
+        let (held, _) = Proc::default().held_files(std::process::id(), 100_000).unwrap();
         assert_eq!(held.iter().filter(|file| file.id == id).count(), 1);
         drop(end);
         thread.join().unwrap();

@@ -43,7 +43,7 @@ impl Proc {
 /// of other namespaces and unrelated files have as well.
 const SYSV: &str = "/SYSV";
 /// The device of SysV segments in a [`FileId`]; no filesystem has it.
-const NO_DEVICE: u64 = 0;
+pub(super) const NO_DEVICE: u64 = 0;
 
 /// The mapping of a file: `start-end perms offset major:minor inode path`, with inode 0 for
 /// anonymous memory.

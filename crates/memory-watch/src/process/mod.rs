@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 
 pub use self::cgroup::CgroupPaths;
 pub use self::details::Details;
-pub use self::held_files::{FileId, HeldFile, Storage, TmpfsDevices};
+pub use self::held_files::{FileId, HeldFile, Hold, Storage, TmpfsDevices};
 pub use self::maps::FileRange;
 pub use self::smaps_rollup::SmapsRollup;
 pub use self::stat::Stat;

@@ -20,8 +20,6 @@ pub struct SmapsRollup {
     pub pss_file_bytes: Option<u64>,
     /// Swapped out, each page divided by the number of processes that share it.
     pub swap_pss_bytes: Option<u64>,
-    /// Locked in memory.
-    pub locked_bytes: Option<u64>,
     /// Lazily freed (`MADV_FREE`) and not written to since, each page in full for each sharer.
     pub lazy_free_bytes: Option<u64>,
     /// Resident pages that other processes map and that were not written to; in full.
@@ -51,7 +49,6 @@ impl Proc {
                 "Pss_Shmem" => &mut sizes.pss_shmem_bytes,
                 "Pss_File" => &mut sizes.pss_file_bytes,
                 "SwapPss" => &mut sizes.swap_pss_bytes,
-                "Locked" => &mut sizes.locked_bytes,
                 "LazyFree" => &mut sizes.lazy_free_bytes,
                 "Shared_Clean" => &mut sizes.shared_clean_bytes,
                 _ => continue,

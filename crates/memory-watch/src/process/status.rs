@@ -35,6 +35,8 @@ pub struct Status {
     pub shmem_bytes: Option<u64>,
     /// `VmSwap`, in bytes.
     pub swap_bytes: Option<u64>,
+    /// `VmLck`, in bytes: the size of locked mappings.
+    pub locked_bytes: Option<u64>,
     /// `VmPTE`, in bytes.
     pub page_table_bytes: Option<u64>,
     /// The main thread has exited and another thread is running: the sizes are read from that
@@ -83,7 +85,7 @@ impl Proc {
                 let main_thread_exited = true;
                 let Status { size_bytes, code_bytes, .. } = of_thread;
                 let Status { anon_bytes, file_bytes, shmem_bytes, .. } = of_thread;
-                let Status { swap_bytes, page_table_bytes, .. } = of_thread;
+                let Status { swap_bytes, locked_bytes, page_table_bytes, .. } = of_thread;
                 return Ok(Status {
                     size_bytes,
                     code_bytes,
@@ -91,6 +93,7 @@ impl Proc {
                     file_bytes,
                     shmem_bytes,
                     swap_bytes,
+                    locked_bytes,
                     page_table_bytes,
                     main_thread_exited,
                     ..status
@@ -121,6 +124,7 @@ impl Proc {
                 "RssFile" => status.file_bytes = kib_to_bytes(value),
                 "RssShmem" => status.shmem_bytes = kib_to_bytes(value),
                 "VmSwap" => status.swap_bytes = kib_to_bytes(value),
+                "VmLck" => status.locked_bytes = kib_to_bytes(value),
                 "VmPTE" => status.page_table_bytes = kib_to_bytes(value),
                 "CoreDumping" => status.dumps_core = value == "1",
                 "Threads" => status.threads = value.parse().ok(),
