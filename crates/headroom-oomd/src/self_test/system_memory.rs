@@ -41,6 +41,9 @@ impl SystemMemoryTest {
         for (own, victim) in own.iter_mut().zip(&victims) {
             *own = sample_of(samples, victim)?;
         }
+        // Of one group: after the kill of one process its family is killed as a herd.
+        let group = own[0].tgid;
+        own.iter_mut().for_each(|sample| sample.group = group);
         Ok(Self { samples: own, victims })
     }
 
@@ -68,7 +71,7 @@ impl SystemMemoryTest {
     }
 }
 
-/// Lists the victims with `more` nonexistent members of their process group and waits until they
+/// Lists the victims with `more` nonexistent members of their family and waits until they
 /// are killed. Returns the decision's number.
 fn kill(
     oom: &mut OomManager,
@@ -77,14 +80,11 @@ fn kill(
     (victims, more): (&[ProcessSample], u32),
     before: Option<u64>,
 ) -> Result<u64, SelfTestError> {
-    let group = victims[0].tgid;
-    let in_group = |victim: &ProcessSample| ProcessSample { group, ..*victim };
     let nonexistent = |number| {
         let pid = FIRST_UNUSED_PID + number;
-        ProcessSample { tgid: pid, group, anon_pages: 1, mm_id: 0, ..victims[0] }
+        ProcessSample { tgid: pid, anon_pages: 1, mm_id: 0, ..victims[0] }
     };
-    let victims = victims.iter().map(in_group).collect();
-    control.list(victims, (0..more).map(nonexistent).collect());
+    control.list(victims.to_vec(), (0..more).map(nonexistent).collect());
     let started = Instant::now();
     // No victim is chosen while the last herd is exiting.
     while last(oom) == before && started.elapsed() < TIMEOUT {
