@@ -187,9 +187,9 @@ fn older_members(family: &[(usize, &Process)]) -> BTreeSet<u32> {
 const WINDOWS_AHEAD: u128 = 2;
 
 /// Number of a herd's members, the worst first, that have to be killed: until the memory that is
-/// freed covers `need_bytes` and the least that the others will take in another window. If more than
-/// half of the members die then, with those that were killed within the window, all are killed: the
-/// others would only follow one by one, each after the machine had run short once more.
+/// freed covers `need_bytes` and the least that the others will take in another window. If more
+/// than half of the members die then, with those that were killed within the window, all are
+/// killed: the others would only follow one by one, each after the machine had run short once more.
 ///
 /// Without a need one kill is enough, except for a fork bomb.
 pub fn cull(herd: &Herd, members: &[Process], need_bytes: Option<u64>) -> usize {

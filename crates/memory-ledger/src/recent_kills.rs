@@ -1,7 +1,8 @@
 //! Processes that were killed: they still count as members of their family, and newborns as births.
 //!
-//! A herd that loses one after the other gets smaller with each. A fork bomb under a limit of processes, or one with members that are killed as fast as they are
-//! created, is small in each snapshot. Its births identify it, not the processes that are left.
+//! A herd that loses one member after the other gets smaller with each. A fork bomb under a limit
+//! of processes, or one with members that are killed as fast as they are created, is small in each
+//! snapshot. Its births identify it, not the processes that are left.
 //! Only processes that the daemon killed count: a script that runs one short command after the
 //! other has many children too, and does no harm.
 

@@ -1,8 +1,8 @@
 //! `/proc/<pid>/fd` and `map_files`: files in memory (memfds, files of a tmpfs or ramfs, secret
 //! memory) that a process holds, open or mapped.
 //!
-//! This module never waits for a file server: a user can open files of a FUSE filesystem that never
-//! replies. It waits for a process in `execve`.
+//! This module does not wait for the server of a FUSE filesystem that the process sees mounted; it
+//! waits for that of another, and for a process in `execve`.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -80,8 +80,8 @@ pub struct HeldFile {
     pub owner: Uid,
     /// How the process holds it.
     pub hold: Hold,
-    /// Memory and swap of the file, bytes; of secret memory without a descriptor the size, since its
-    /// pages cannot be counted.
+    /// Memory and swap of the file, bytes; of secret memory without a descriptor the size, since
+    /// its pages cannot be counted.
     pub bytes: u64,
     /// Where it is kept, if no mount that the process sees shows it: the mount is detached, or one
     /// of another namespace.
@@ -136,8 +136,8 @@ impl Proc {
 
     /// The files that a process holds and that may be in memory: once per open descriptor of each
     /// table (a thread can have a table of its own, `CLONE_FILES`, and the main thread may have
-    /// exited), and once if it only maps them. Checks at most `most` threads, descriptors and mapped
-    /// files; also returns how many were checked.
+    /// exited), and once if it only maps them. Checks at most `most` threads, descriptors and
+    /// mapped files; also returns how many were checked.
     pub fn held_files(&self, pid: u32, most: usize) -> Result<(Vec<HeldFile>, usize), ReadError> {
         let folder = self.root.join(pid.to_string()).join("task");
         let threads = std::fs::read_dir(&folder).map_err(|e| ReadError::io(&folder, e))?;
@@ -174,11 +174,11 @@ impl Proc {
                 }
             }
         }
-        let open: BTreeSet<FileId> = files.iter().map(|file: &HeldFile| file.id).collect();
+        let mut seen: BTreeSet<FileId> = files.iter().map(|file: &HeldFile| file.id).collect();
         let mapped = self.map_files(pid, most - checked);
         checked += mapped.checked;
         for (link, name) in mapped.links {
-            let file = file_behind(&link, Hold::Mapped).filter(|file| !open.contains(&file.id));
+            let file = file_behind(&link, Hold::Mapped).filter(|file| seen.insert(file.id));
             let Some(file) = file else { continue };
             // Segments are no files that can be told from others. A file of another tmpfs can have
             // such a name too.
@@ -198,8 +198,8 @@ impl Proc {
         let (mut found, mut lines, mut last) = (MapFiles::default(), 0, None);
         for line in BufReader::new(maps).split(b'\n').map_while(Result::ok) {
             lines += 1;
-            found.checked = lines / LINES_OF_A_CHECK + found.links.len();
-            if found.checked >= most {
+            found.checked = most.min(lines / LINES_OF_A_CHECK + found.links.len());
+            if found.checked == most {
                 break;
             }
             let line = String::from_utf8_lossy(&line);
@@ -288,7 +288,8 @@ fn file_system(link: &Path) -> Option<rustix::fs::FsWord> {
     rustix::fs::statfs(link).ok().map(|stat| stat.f_type)
 }
 
-/// The file behind a descriptor or a mapping, if it may be in memory. Secret memory has a size and no blocks.
+/// The file behind a descriptor or a mapping, if it may be in memory. Secret memory has a size and
+/// no blocks.
 fn file_behind(link: &Path, hold: Hold) -> Option<HeldFile> {
     let wanted = StatxFlags::TYPE | StatxFlags::UID | StatxFlags::INO;
     let wanted = wanted | StatxFlags::SIZE | StatxFlags::BLOCKS;
