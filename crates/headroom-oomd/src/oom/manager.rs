@@ -106,8 +106,8 @@ impl OomManagerBuilder {
         Self { shrinker: Some(shrinker), ..self }
     }
 
-    /// Makes memory available as soon as a victim has freed it. By default the kernel does so in its
-    /// own time.
+    /// Makes memory available as soon as a victim has freed it. By default the kernel does so in
+    /// its own time.
     pub fn per_cpu_lists(self, lists: PerCpuLists) -> Self {
         Self { per_cpu_lists: Some(lists), ..self }
     }

@@ -29,8 +29,8 @@ struct OpenFile {
     holders: Vec<ProcessId>,
 }
 
-/// The memory of the files that each process holds, bytes, without what its resident set may have of
-/// those that it only maps. A file of several processes is
+/// The memory of the files that each process holds, bytes, without what its resident set may have
+/// of those that it only maps. A file of several processes is
 /// divided among them: the end of one frees nothing. `read` returns the memory files of a process,
 /// and takes the number of descriptors that it checks off the budget.
 pub(super) fn held_bytes(
