@@ -341,7 +341,7 @@ class Plan:
     # --- limits of users
 
     def limits(self, guest: Guest, out: Path) -> None:
-        """A user's limit: the process that exceeds it is killed, tmalloc is refused memory instead, and a bus releases idle buffers.
+        """A user's limit: a process is killed, also one that dumps core, tmalloc is refused memory instead, and a bus releases idle buffers.
 
         `doctor` names the features that this kernel does not have. What it and the daemon report is in `OUT/raw/limits`.
         """
@@ -358,7 +358,10 @@ class Plan:
         reports.mkdir(exist_ok=True)
         (reports / f"{guest.label}.json").write_text(json.dumps(found, indent=1))
         missing = self.check_doctor(guest, found["doctor"])
-        victims = [one for one in found["why"]["decisions"] if one.get("killer")]
+        killed = [one for one in found["why"]["decisions"] if one.get("killer")]
+        victims = [one for one in killed if one["victim"]["pid"] != found["dumped"]]
+        if len(killed) != len(victims) + 1:
+            raise LabError(f"limits on {guest.label}: pid {found['dumped']}, which dumped core, is not one of the victims: {killed}")
         if found["exit_code"] != 128 + signal.SIGKILL or len(victims) != 1:
             raise LabError(f"limits on {guest.label}: the process that exceeded the limit ended with {found['exit_code']}: {victims}")
         reserved = found["pieces"] * PIECE_BYTES
