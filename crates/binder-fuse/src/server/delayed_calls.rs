@@ -105,8 +105,7 @@ impl Server {
             let Some(Due::Slice(call)) = self.delayed.calls.pop_in_turn() else { break };
             match self.host.start_of_call(call.request.caller) {
                 Start::Touched if !call.is_touched => self.touch_and_delay(call),
-                Start::Now | Start::Touched if call.is_begun() => self.continue_call(call),
-                Start::Now | Start::Touched => self.queue_slice(call),
+                Start::Now | Start::Touched => self.continue_call(call),
                 Start::Later => self.delay_call(call),
             }
         }

@@ -73,12 +73,6 @@ impl Slice {
     pub(super) fn new(request: PendingIoctl, bwr: BinderWriteRead) -> Self {
         Self { request, bwr, is_touched: false }
     }
-
-    /// Whether commands of it were run. What follows them takes slices of the owner; a call that
-    /// was delayed before its first command has none of its own.
-    pub(super) fn is_begun(&self) -> bool {
-        self.bwr.write_consumed > 0 || self.bwr.read_consumed > 0
-    }
 }
 
 enum Item {
@@ -242,22 +236,14 @@ mod tests {
         std::iter::from_fn(|| queue.pop_in_turn()).map(text).collect()
     }
 
-    fn pending(unique: u64) -> PendingIoctl {
-        let caller = binder_driver::Caller { process: Default::default(), tid: 7, euid: Uid(1) };
-        PendingIoctl { key: Default::default(), caller, unique, argument: 0 }
-    }
-
     fn slice(unique: u64) -> Due {
-        Due::Slice(Slice::new(pending(unique), BinderWriteRead::default()))
-    }
-
-    #[test]
-    fn a_call_that_was_delayed_before_its_first_command_takes_no_slice() {
-        let consumed = |write_consumed, read_consumed| {
-            let bwr = BinderWriteRead { write_consumed, read_consumed, ..Default::default() };
-            Slice::new(pending(1), bwr).is_begun()
+        let request = PendingIoctl {
+            key: Default::default(),
+            caller: binder_driver::Caller { process: Default::default(), tid: 7, euid: Uid(1) },
+            unique,
+            argument: 0,
         };
-        assert_eq!([consumed(0, 0), consumed(8, 0), consumed(0, 8)], [false, true, true]);
+        Due::Slice(Slice::new(request, BinderWriteRead::default()))
     }
 
     #[test]
