@@ -207,10 +207,11 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     };
     degraded.extend(problem);
     let shrinker = Shrinker::start(arguments.reclaimers());
+    let lists = PerCpuLists::start(Path::new("/proc"));
     let mut oom = OomManager::builder(chosen.watch, reaper)
         .records(records)
         .shrinker(shrinker.context("cannot start the shrinker")?)
-        .per_cpu_lists(PerCpuLists::start(Path::new("/proc")).context("cannot start a thread")?)
+        .per_cpu_lists(lists.context("cannot start the thread for lists of the CPUs")?)
         .usage_worker(UsageWorker::start().context("cannot start the measuring thread")?)
         .victim_details(VictimDetails::start().context("cannot start the thread for details")?)
         .margin(margin)

@@ -6,16 +6,16 @@
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use headroom_linux::mountinfo::{self, Device};
 use memory_ledger::Uid;
 use rustix::fs::{AtFlags, CWD, FileType, MemfdFlags, StatxFlags};
 
 use super::Proc;
-use super::maps::{NO_DEVICE, file_range};
+use super::maps::NO_DEVICE;
 use super::secret_memory::{self, SECRET_MEMORY_MAGIC};
 use crate::kcmp::{Part, compare};
 use machine_memory::ReadError;
@@ -165,7 +165,7 @@ impl Proc {
                 // A thread that has exited has none.
                 for entry in descriptors.into_iter().flatten().flatten().take(most - checked) {
                     checked += 1;
-                    let Some(file) = file_behind(&entry.path(), Hold::Open) else { continue };
+                    let Some((file, _)) = file_behind(&entry.path(), Hold::Open) else { continue };
                     let name = entry.file_name();
                     let number = name.to_str().and_then(|number| number.parse().ok());
                     files.extend(mounts.place(file, &entry.path(), |file| {
@@ -178,14 +178,16 @@ impl Proc {
         let mapped = self.map_files(pid, most - checked);
         checked += mapped.checked;
         for (link, name) in mapped.links {
-            let file = file_behind(&link, Hold::Mapped).filter(|file| seen.insert(file.id));
-            let Some(file) = file else { continue };
+            let Some((file, size_bytes)) = file_behind(&link, Hold::Mapped) else { continue };
+            if !seen.insert(file.id) {
+                continue;
+            }
             // Segments are no files that can be told from others. A file of another tmpfs can have
             // such a name too.
             if name == Name::OfSegment && Some(file.id.device) == device_of_memfds() {
                 continue;
             }
-            files.extend(mounts.place(file, &link, |_| size_of(&link)));
+            files.extend(mounts.place(file, &link, |_| Some(size_bytes)));
         }
         Ok((files, checked))
     }
@@ -193,29 +195,28 @@ impl Proc {
     /// Links to the files that a process maps and that are not on a disk, the first of each series
     /// of mappings of one file. A process without an address space has none.
     fn map_files(&self, pid: u32, most: usize) -> MapFiles {
-        let folder = self.root.join(pid.to_string());
-        let Ok(maps) = File::open(folder.join("maps")) else { return MapFiles::default() };
+        let folder = self.root.join(pid.to_string()).join("map_files");
         let (mut found, mut lines, mut last) = (MapFiles::default(), 0, None);
-        for line in BufReader::new(maps).split(b'\n').map_while(Result::ok) {
+        // What was found before an error counts.
+        let _ = self.each_mapping(pid, |line, range| {
             lines += 1;
             found.checked = most.min(lines / LINES_OF_A_CHECK + found.links.len());
             if found.checked == most {
-                break;
+                return ControlFlow::Break(());
             }
-            let line = String::from_utf8_lossy(&line);
-            let file = file_range(&line).map(|range| range.file);
-            let file = file.filter(|file| file.inode != 0 && !file.is_on_disk());
-            if file.is_some() && file != last {
+            let file = range.map(|range| range.file);
+            let place = line.split_ascii_whitespace().next().and_then(|it| it.split_once('-'));
+            if let (Some(file), Some((start, end))) = (file, place)
+                && Some(file) != last
+            {
                 // Its names have no leading zeros.
-                let range = line.split_ascii_whitespace().next().and_then(|it| it.split_once('-'));
-                let Some((start, end)) = range else { continue };
                 let link = format!("{}-{}", without_zeros(start), without_zeros(end));
-                let is_segment = file.is_some_and(|file| file.device == NO_DEVICE);
-                let name = if is_segment { Name::OfSegment } else { Name::OfFile };
-                found.links.push((folder.join("map_files").join(link), name));
+                let name = if file.device == NO_DEVICE { Name::OfSegment } else { Name::OfFile };
+                found.links.push((folder.join(link), name));
             }
             last = file;
-        }
+            ControlFlow::Continue(())
+        });
         found
     }
 }
@@ -267,20 +268,20 @@ impl Mounts<'_> {
     }
 }
 
-/// The device of memfds, SysV segments and anonymous shared memory.
+/// The device of memfds, SysV segments and anonymous shared memory, which stays as long as the
+/// kernel runs.
 fn device_of_memfds() -> Option<u64> {
-    let memfd = rustix::fs::memfd_create("probe", MemfdFlags::CLOEXEC);
-    memfd.and_then(rustix::fs::fstat).ok().map(|stat| stat.st_dev)
+    static DEVICE: OnceLock<u64> = OnceLock::new();
+    if DEVICE.get().is_none() {
+        let memfd = rustix::fs::memfd_create("probe", MemfdFlags::CLOEXEC);
+        let stat = memfd.and_then(rustix::fs::fstat).ok()?;
+        return Some(*DEVICE.get_or_init(|| stat.st_dev));
+    }
+    DEVICE.get().copied()
 }
 
 fn without_zeros(address: &str) -> &str {
     address.trim_start_matches('0')
-}
-
-/// The size of a file, bytes.
-fn size_of(link: &Path) -> Option<u64> {
-    let flags = AtFlags::STATX_DONT_SYNC;
-    rustix::fs::statx(CWD, link, flags, StatxFlags::SIZE).ok().map(|stat| stat.stx_size)
 }
 
 /// The type of a file's filesystem. Waits for its server if it has one.
@@ -288,9 +289,9 @@ fn file_system(link: &Path) -> Option<rustix::fs::FsWord> {
     rustix::fs::statfs(link).ok().map(|stat| stat.f_type)
 }
 
-/// The file behind a descriptor or a mapping, if it may be in memory. Secret memory has a size and
-/// no blocks.
-fn file_behind(link: &Path, hold: Hold) -> Option<HeldFile> {
+/// The file behind a descriptor or a mapping and its size, bytes, if it may be in memory. Secret
+/// memory has a size and no blocks.
+fn file_behind(link: &Path, hold: Hold) -> Option<(HeldFile, u64)> {
     let wanted = StatxFlags::TYPE | StatxFlags::UID | StatxFlags::INO;
     let wanted = wanted | StatxFlags::SIZE | StatxFlags::BLOCKS;
     // Attributes that the file server has reported before are sufficient.
@@ -303,7 +304,8 @@ fn file_behind(link: &Path, hold: Hold) -> Option<HeldFile> {
     let bytes = stat.stx_blocks * 512;
     let may_be_in_memory = is_file && stat.stx_size.max(bytes) > 0 && !id.is_on_disk();
     let owner = Uid(stat.stx_uid);
-    may_be_in_memory.then_some(HeldFile { id, owner, hold, bytes, unlisted: None })
+    let file = HeldFile { id, owner, hold, bytes, unlisted: None };
+    may_be_in_memory.then_some((file, stat.stx_size))
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
+use std::ops::ControlFlow;
 
 use super::{FileId, Proc};
 use machine_memory::ReadError;
@@ -21,20 +22,37 @@ pub struct FileRange {
 impl Proc {
     /// The mapped ranges of all files that are not on a disk; among them are all files in memory.
     pub fn file_ranges(&self, pid: u32) -> Result<Vec<FileRange>, ReadError> {
+        let mut ranges = Vec::new();
+        self.each_mapping(pid, |_, range| {
+            ranges.extend(range);
+            ControlFlow::Continue(())
+        })?;
+        Ok(ranges)
+    }
+
+    /// Passes each line to `visit`, with the range if it is of a file that is not on a disk, until
+    /// that breaks.
+    pub(super) fn each_mapping(
+        &self,
+        pid: u32,
+        mut visit: impl FnMut(&str, Option<FileRange>) -> ControlFlow<()>,
+    ) -> Result<(), ReadError> {
         let path = self.root.join(pid.to_string()).join("maps");
         let file = File::open(&path).map_err(|e| ReadError::io(&path, e))?;
-        let (mut ranges, mut line) = (Vec::new(), Vec::new());
+        let mut line = Vec::new();
         let mut reader = BufReader::new(file);
         loop {
             line.clear();
             let len = reader.read_until(b'\n', &mut line).map_err(|e| ReadError::io(&path, e))?;
             if len == 0 {
-                return Ok(ranges);
+                return Ok(());
             }
             // File names need not be UTF-8; they are at the end of the line.
-            let range = file_range(&String::from_utf8_lossy(&line));
+            let text = String::from_utf8_lossy(&line);
             let in_file = |range: &FileRange| range.file.inode != 0 && !range.file.is_on_disk();
-            ranges.extend(range.filter(in_file));
+            if visit(&text, file_range(&text).filter(in_file)).is_break() {
+                return Ok(());
+            }
         }
     }
 }
