@@ -437,8 +437,11 @@ impl Measurer {
     fn open_files(&mut self, members: &[Member]) -> OpenFiles {
         let owners: BTreeSet<Uid> = members.iter().map(|member| member.uid).collect();
         let (mut open, mut left) = (OpenFiles::default(), MOST_DESCRIPTORS);
+        // No list of mounts shows those of a detached tmpfs.
+        let mut in_memory = BTreeSet::new();
         for member in members {
             let found = self.memory_files(member.owner, member.id.pid, &mut left);
+            in_memory.extend(found.iter().map(|(file, _)| file.id));
             let owned: Vec<(HeldFile, Storage)> =
                 found.into_iter().filter(|(file, _)| owners.contains(&file.owner)).collect();
             let is_mapped = |file: &HeldFile, storage: Storage| {
@@ -465,7 +468,7 @@ impl Measurer {
             for (id, bytes) in locked {
                 let storage = self.devices.storage(id, &self.proc, member.id.pid);
                 let elsewhere = matches!(storage, Storage::Memory | Storage::Unreclaimable);
-                if !elsewhere && !open.unreclaimable.contains_key(&id) {
+                if !elsewhere && !in_memory.contains(&id) {
                     open.locked_bytes += bytes;
                 }
             }
@@ -572,16 +575,23 @@ mod tests {
 
     use memory_watch::cgroups::Cgroups;
     use rustix::fs::{MemfdFlags, Mode, OFlags};
-    use rustix::mm::{MapFlags, ProtFlags, mmap};
+    use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
     use rustix::mount::{
         FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen,
     };
 
     use super::*;
 
-    /// A file of a ramfs with 8 MiB.
-    fn file_of_a_ramfs() -> OwnedFd {
-        let context = fsopen("ramfs", FsOpenFlags::FSOPEN_CLOEXEC).unwrap();
+    /// A file on a disk with 1 MiB.
+    fn on_disk() -> std::fs::File {
+        let file = tempfile::tempfile_in("/var/tmp").unwrap();
+        std::io::Write::write_all(&mut &file, &vec![1; 1 << 20]).unwrap();
+        file
+    }
+
+    /// A file of a detached filesystem of this type with 8 MiB.
+    fn file_of(fs_type: &str) -> OwnedFd {
+        let context = fsopen(fs_type, FsOpenFlags::FSOPEN_CLOEXEC).unwrap();
         fsconfig_create(context.as_fd()).unwrap();
         let attributes = MountAttrFlags::empty();
         let mount = fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes).unwrap();
@@ -627,13 +637,63 @@ mod tests {
             assert_eq!(source, UsageSource::Controller);
             difference_bytes
         };
-        let file = file_of_a_ramfs();
+        let file = file_of("ramfs");
         assert_eq!(measured(Files::AsBefore, Count::default()), 1 << 20);
         assert_eq!(measured(Files::Search, Count::default()), 9 << 20);
         assert_eq!(measured(Files::AsBefore, Count::default()), 9 << 20, "it was found before");
         drop(file);
         assert_eq!(measured(Files::AsBefore, Count::default()), 1 << 20);
         assert!(measurer.holders.is_empty());
+    }
+
+    #[test]
+    fn locked_memory_that_resident_sets_have_counts_once() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        const LEN: usize = 1 << 20;
+        let (protection, shared) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+        let own = std::process::id();
+        let locked_bytes = || {
+            let id = ProcessId { pid: own, start_time: 0 };
+            let (uid, owner) = (Uid(0), Owner::User(Uid(0)));
+            let member = Member {
+                id,
+                uid,
+                owner,
+                charged_bytes: 0,
+                shmem_bytes: 64 << 20,
+                page_table_bytes: 0,
+            };
+            Measurer::new().open_files(&[member]).locked_bytes
+        };
+        let before = locked_bytes();
+        let detached = file_of("tmpfs");
+        // SAFETY: takes numbers; the result is a new segment, or -1.
+        let segment = unsafe { libc::shmget(libc::IPC_PRIVATE, LEN, 0o600) };
+        assert_ne!(segment, -1);
+        // SAFETY: new mappings, written within their bounds, that nothing refers to afterwards.
+        unsafe {
+            let attached = libc::shmat(segment, std::ptr::null(), 0);
+            libc::shmctl(segment, libc::IPC_RMID, std::ptr::null_mut());
+            let of_tmpfs = mmap(std::ptr::null_mut(), LEN, protection, shared, &detached, 0);
+            let own_copy =
+                mmap(std::ptr::null_mut(), LEN, protection, MapFlags::PRIVATE, on_disk(), 0);
+            let maps = [attached, of_tmpfs.unwrap(), own_copy.unwrap()];
+            for start in maps {
+                start.cast::<u8>().write_bytes(1, LEN);
+                rustix::mm::mlock(start, LEN).unwrap();
+            }
+            assert_eq!(locked_bytes(), before);
+            // What is not written to is the file's.
+            let of_file = mmap(std::ptr::null_mut(), LEN, ProtFlags::READ, shared, on_disk(), 0);
+            rustix::mm::mlock(of_file.unwrap(), LEN).unwrap();
+            assert_eq!(locked_bytes(), before + LEN as u64);
+            libc::shmdt(attached);
+            for start in [maps[1], maps[2], of_file.unwrap()] {
+                munmap(start, LEN).unwrap();
+            }
+        }
     }
 
     #[test]
