@@ -572,6 +572,7 @@ fn share(rollup: &SmapsRollup, count: Count) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use std::os::fd::{AsFd, OwnedFd};
+    use std::sync::{Mutex, PoisonError};
 
     use memory_watch::cgroups::Cgroups;
     use rustix::fs::{MemfdFlags, Mode, OFlags};
@@ -581,6 +582,9 @@ mod tests {
     };
 
     use super::*;
+
+    /// Held by tests that hold page cache: it counts for this process, which they measure.
+    static PAGE_CACHE: Mutex<()> = Mutex::new(());
 
     /// A file on a disk with 1 MiB.
     fn on_disk() -> std::fs::File {
@@ -606,6 +610,7 @@ mod tests {
         if !rustix::process::geteuid().is_root() {
             return;
         }
+        let _alone = PAGE_CACHE.lock().unwrap_or_else(PoisonError::into_inner);
         let (pid, uid) = (std::process::id(), Uid(rustix::process::getuid().as_raw()));
         let folder = tempfile::tempdir().unwrap();
         let slice = folder.path().join(format!("user.slice/user-{uid}.slice"));
@@ -652,6 +657,7 @@ mod tests {
             return;
         }
         const LEN: usize = 1 << 20;
+        let _alone = PAGE_CACHE.lock().unwrap_or_else(PoisonError::into_inner);
         let (protection, shared) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         let own = std::process::id();
         let locked_bytes = || {
