@@ -6,11 +6,14 @@ use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use binder_fuse::{Builder, Bus, Error, MappingChoice, MappingKind};
 use binder_uapi::ioctl::BINDER_VERSION;
 
 const DAEMON: &str = env!("CARGO_BIN_EXE_headroom-binderd");
+/// How long a condition may take to hold.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// A uid that no other process uses.
 const USER: u32 = 61_236;
 
@@ -92,8 +95,13 @@ fn buses_have_the_requested_options_and_are_separate() {
     assert_eq!(names(&two), ["binder-control", "features", "other"]);
     drop(two);
     assert_eq!(version(&one.device("second")), 8);
-    let state = std::fs::read_to_string(one.device("binder_logs/state")).unwrap();
-    assert_eq!(state, "binder state:\n");
+    // The kernel reports the close of a device after `close` has returned.
+    let state = || std::fs::read_to_string(one.device("binder_logs/state")).unwrap();
+    let started = Instant::now();
+    while state() != "binder state:\n" && started.elapsed() < PATIENCE {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(state(), "binder state:\n");
 }
 
 #[test]
