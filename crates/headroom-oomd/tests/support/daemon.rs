@@ -183,8 +183,13 @@ impl Daemon {
     }
 
     pub fn limit(&self, uid: Uid) -> Option<UserLimit> {
+        self.limits().into_iter().find(|limit| limit.account.uid == uid.0)
+    }
+
+    /// The limits of all users.
+    pub fn limits(&self) -> Vec<UserLimit> {
         match self.request(&Request::ListLimits) {
-            Reply::Limits { limits } => limits.into_iter().find(|limit| limit.account.uid == uid.0),
+            Reply::Limits { limits } => limits,
             other => panic!("{other:?}"),
         }
     }

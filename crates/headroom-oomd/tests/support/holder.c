@@ -1,6 +1,6 @@
 /*
  * Holds memory of one kind in one way until a byte comes, or the end, on standard input. Arguments: the kind, the way, MiB,
- * a folder for files.
+ * a folder for files, and the user.
  * Prints "ready", or "cannot: REASON" where the kernel or its settings do not offer the kind.
  */
 #define _GNU_SOURCE
@@ -17,6 +17,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/shm.h>
 #include <sys/socket.h>
@@ -26,9 +27,12 @@
 
 #define MIB (1L << 20)
 #define PAGE 4096
+/* The other user's uid less the user's. */
+#define PARTNER 1000
 
 static long bytes;
 static const char *kind, *way, *folder;
+static uid_t user;
 static char block[MIB];
 
 static void must(int done, const char *what)
@@ -167,25 +171,66 @@ static void after_main(void)
 	pthread_exit(NULL);
 }
 
-static void send_to_self(int fd)
+static void send_file(int to, int fd)
 {
 	char control[CMSG_SPACE(sizeof(fd))] = { 0 }, byte = 0;
 	struct iovec data = { &byte, 1 };
 	struct msghdr message = { .msg_iov = &data, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof(control) };
 	struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-	int pair[2];
 
-	must(socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, pair) == 0, "socketpair");
 	header->cmsg_level = SOL_SOCKET;
 	header->cmsg_type = SCM_RIGHTS;
 	header->cmsg_len = CMSG_LEN(sizeof(fd));
 	memcpy(CMSG_DATA(header), &fd, sizeof(fd));
-	must(sendmsg(pair[0], &message, 0) == 1, "sendmsg");
-	close(fd);
+	must(sendmsg(to, &message, 0) == 1, "sendmsg");
+}
+
+static int receive_file(int from)
+{
+	char control[CMSG_SPACE(sizeof(int))], byte;
+	struct iovec data = { &byte, 1 };
+	struct msghdr message = { .msg_iov = &data, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof(control) };
+	int fd;
+
+	must(recvmsg(from, &message, MSG_CMSG_CLOEXEC) == 1 && CMSG_FIRSTHDR(&message), "recvmsg");
+	memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof(fd));
+	return fd;
+}
+
+static void become(uid_t uid)
+{
+	must(setresgid(uid, uid, uid) == 0 && setresuid(uid, uid, uid) == 0, "setresuid");
+	/* A process that has changed its user may not write its own maps of users. */
+	must(prctl(PR_SET_DUMPABLE, 1) == 0, "prctl");
+}
+
+/* A process of another user, which maps the file that it gets by the socket, until the socket is closed. */
+static int start_partner(void)
+{
+	int pair[2];
+
+	must(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) == 0, "socketpair");
+	if (fork() != 0) {
+		close(pair[1]);
+		return pair[0];
+	}
+	close(pair[0]);
+	become(user + PARTNER);
+	touch(map(MAP_SHARED, receive_file(pair[1])));
+	must(write(pair[1], "", 1) == 1, "write");
+	must(read(pair[1], block, 1) == 0, "read");
+	_exit(0);
 }
 
 static void hold_file(void)
 {
+	int partner = -1;
+
+	if (!strcmp(way, "shared with another user"))
+		partner = start_partner();
+	become(user);
+	if (!strcmp(way, "in a user namespace"))
+		enter_namespaces(0);
 	int fd = file();
 
 	if (!strcmp(way, "mapped")) {
@@ -195,7 +240,11 @@ static void hold_file(void)
 		map(MAP_SHARED, fd);
 		close(fd);
 	} else if (!strcmp(way, "in flight")) {
-		send_to_self(fd);
+		int pair[2];
+
+		must(socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, pair) == 0, "socketpair");
+		send_file(pair[0], fd);
+		close(fd);
 	} else if (!strcmp(way, "a thread's own table")) {
 		volatile int kept = 0;
 		pthread_t thread;
@@ -208,6 +257,9 @@ static void hold_file(void)
 		after_main();
 	} else if (!strcmp(way, "nobody")) {
 		close(fd);
+	} else if (partner != -1) {
+		send_file(partner, fd);
+		must(read(partner, block, 1) == 1, "partner");
 	}
 	hold();
 }
@@ -355,14 +407,17 @@ static const struct {
 
 int main(int count, char **arguments)
 {
-	must(count == 5, "arguments");
+	must(count == 6, "arguments");
 	kind = arguments[1];
 	way = arguments[2];
 	bytes = atol(arguments[3]) * MIB;
 	folder = arguments[4];
+	user = atoi(arguments[5]);
 	for (unsigned long n = 0; n < sizeof(KINDS) / sizeof(*KINDS); n++)
-		if (!strcmp(kind, KINDS[n].kind))
+		if (!strcmp(kind, KINDS[n].kind)) {
+			become(user);
 			KINDS[n].hold();
+		}
 	hold_file();
 	return 2;
 }
