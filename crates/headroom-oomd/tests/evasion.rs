@@ -206,8 +206,7 @@ fn the_table_of_memory_that_counts_is_right() {
         };
         let limits = loop {
             let limits = daemon.limits();
-            let is_over =
-                if writes { begun.elapsed() > SETTLED } else { is_settled(&limits) };
+            let is_over = if writes { begun.elapsed() > SETTLED } else { is_settled(&limits) };
             if is_over || begun.elapsed() > PATIENCE {
                 break limits;
             }
