@@ -20,12 +20,14 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use headroom_linux::sched::SchedAttr;
 use headroom_linux::timer::Timer;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
+use rustix::process::Pid;
 
 use crate::announcement::{Announcement, HelperTimer};
 use crate::channel::{Blocking, Channel, Incoming, RequestBuffer, StoredRequest};
@@ -50,7 +52,12 @@ const COMPLAIN_AFTER: Duration = Duration::from_secs(2);
 /// See the module's documentation.
 pub(crate) struct PageServer {
     shared: Arc<Shared>,
-    helper: Mutex<Option<JoinHandle<()>>>,
+    helper: Mutex<Option<Helper>>,
+}
+
+struct Helper {
+    thread: JoinHandle<()>,
+    tid: Pid,
 }
 
 struct Shared {
@@ -141,10 +148,29 @@ impl PageServer {
         if helper.is_none() {
             self.shared.stop.store(false, SeqCst);
             let shared = Arc::clone(&self.shared);
+            let (started, tid) = mpsc::channel();
             let thread = std::thread::Builder::new().name("page-server".into());
-            *helper = Some(thread.spawn(move || shared.help())?);
+            let thread = thread.spawn(move || {
+                let _ = started.send(rustix::thread::gettid());
+                shared.help();
+            })?;
+            // The thread sends before all else.
+            *helper = tid.recv().ok().map(|tid| Helper { thread, tid });
         }
         Ok(())
+    }
+
+    /// Gives the helper the scheduling policy and priority of the calling thread, the event loop's:
+    /// while the helper waits for a CPU, a blocked access ends later, and the event loop may wait
+    /// for its lock.
+    pub(crate) fn share_priority(&self) {
+        let helper = lock(&self.helper);
+        let own = helper.as_ref().and_then(|helper| Some((helper.tid, SchedAttr::of(None).ok()?)));
+        if let Some((tid, own)) = own
+            && let Err(error) = own.apply(Some(tid))
+        {
+            tracing::debug!("the page server keeps an ordinary priority: {error}");
+        }
     }
 
     /// Ends the helper. It must run again before the next call is announced.
@@ -152,7 +178,7 @@ impl PageServer {
         self.shared.stop.store(true, SeqCst);
         self.shared.timer.expire_in(Duration::ZERO);
         if let Some(helper) = lock(&self.helper).take() {
-            let _ = helper.join();
+            let _ = helper.thread.join();
         }
     }
 

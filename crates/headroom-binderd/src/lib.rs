@@ -304,6 +304,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     } else {
         [lacking.into_iter().collect(), refused_privileges(args.priority)].concat()
     };
+    daemon.server.share_priority();
     for lacking in lacking.into_iter().chain(unheard) {
         daemon.server.note_degraded(lacking);
     }

@@ -824,6 +824,12 @@ impl Server {
         &self.degraded
     }
 
+    /// Gives the thread that ends blocked accesses the priority of the calling thread, which serves
+    /// the bus: to be called after the caller's has changed.
+    pub fn share_priority(&self) {
+        self.pages.share_priority();
+    }
+
     /// Adds what the program around the server lacks to [`degraded`](Self::degraded), and logs a
     /// warning.
     pub fn note_degraded(&mut self, sentence: String) {

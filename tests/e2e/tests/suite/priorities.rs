@@ -15,6 +15,7 @@ crate::both_mappings! {
     a_node_with_a_real_time_minimum_is_served_with_it
     a_server_without_real_time_permission_keeps_its_policy_with_a_warning
     a_thread_that_leaves_in_the_middle_of_a_call_has_its_own_priority_back
+    the_page_server_has_the_priority_of_the_event_loop
 }
 
 /// Code on which a service calls BINDER_THREAD_EXIT in the middle of the call.
@@ -195,4 +196,17 @@ fn a_thread_that_leaves_in_the_middle_of_a_call_has_its_own_priority_back(bus: &
     assert_eq!(left, Err(ClientError::DeadReply));
     service.expect("left");
     expect_own(&service, own);
+}
+
+fn the_page_server_has_the_priority_of_the_event_loop(bus: &Bus) {
+    let daemon = bus.pid();
+    let threads = std::fs::read_dir(format!("/proc/{daemon}/task")).unwrap();
+    let page_servers: Vec<u32> = threads
+        .map(|thread| thread.unwrap().path())
+        .filter(|thread| std::fs::read_to_string(thread.join("comm")).unwrap() == "page-server\n")
+        .map(|thread| thread.file_name().unwrap().to_str().unwrap().parse().unwrap())
+        .collect();
+    assert_eq!(page_servers.len(), 1);
+    let seen = (Seen::of(page_servers[0]), Seen::of(daemon));
+    assert_eq!(seen.0, seen.1);
 }
