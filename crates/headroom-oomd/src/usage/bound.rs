@@ -28,7 +28,7 @@ pub(super) struct Bound {
     files_bytes: u64,
     /// Maximum of all shared memory, bytes.
     machine_bytes: u64,
-    /// Part of `listed` that belongs to processes which the budget excluded, bytes.
+    /// Part of `listed` that processes have, or may have, which the budget excluded, bytes.
     unread_bytes: u64,
     /// Part of `listed` that belongs to processes which did not answer, bytes.
     unanswered_bytes: u64,
@@ -106,9 +106,9 @@ impl Bound {
         self.unanswered_bytes += charged.bytes();
     }
 
-    /// The budget excludes a process that was never read.
-    pub(super) fn exclude(&mut self, charged: Parts) {
-        self.unread_bytes += charged.bytes();
+    /// The budget excludes processes: whether the account has these bytes is not known.
+    pub(super) fn exclude(&mut self, bytes: u64) {
+        self.unread_bytes += bytes;
     }
 }
 
@@ -149,7 +149,7 @@ mod tests {
     fn the_part_of_other_sharers_is_not_counted_and_processes_that_were_not_read_are_unconfirmed() {
         let mut bound = of_sessions(2, 0);
         bound.take_off(Parts { shmem_bytes: 500, other_bytes: 50 }, SESSION);
-        bound.exclude(SESSION);
+        bound.exclude(SESSION.bytes());
         assert_eq!((bound.bytes(), bound.unconfirmed_bytes()), (1510, 1010));
         bound.on_no_answer(Parts { shmem_bytes: 0, other_bytes: 10 });
         assert_eq!((bound.bytes(), bound.unconfirmed_bytes()), (1510, 1020));

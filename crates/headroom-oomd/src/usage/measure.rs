@@ -121,13 +121,24 @@ struct OpenFiles {
     unreclaimable: BTreeMap<FileId, u64>,
     /// What the processes lock of other files.
     locked_bytes: u64,
+    /// What processes that the budget excluded may lock of other files.
+    unread_locked_bytes: u64,
 }
 
 impl OpenFiles {
     /// Memory that the kernel counts as that of files and cannot take back.
     fn page_cache_bytes(&self) -> u64 {
-        self.unreclaimable.values().sum::<u64>() + self.locked_bytes
+        self.unreclaimable.values().sum::<u64>() + self.locked_bytes + self.unread_locked_bytes
     }
+}
+
+/// The size of files of which processes may have mapped a part.
+#[derive(Clone, Copy, Default)]
+struct Unmapped {
+    /// Without the parts that processes which were read have mapped, bytes.
+    bytes: u64,
+    /// The part of `bytes` that processes which the budget excluded may have mapped, bytes.
+    unread_bytes: u64,
 }
 
 /// The reading of a process.
@@ -253,27 +264,28 @@ impl Measurer {
         // user's processes map them or not.
         let held = held.iter().filter(|_| count.shmem);
         let held_bytes: u64 = held.map(|held| held.bytes).sum();
-        let hidden_bytes = held_bytes + self.page_cache_that_counts(request);
+        let hidden_bytes = held_bytes + self.page_cache_that_counts(request)?;
         let bytes = difference.bytes.saturating_add_unsigned(hidden_bytes);
         Some(ChargeDifference { bytes, ..difference })
     }
 
     /// What the memory controller reports as page cache and the kernel cannot take back, in files
     /// that the account's users hold open, bytes. Its statistics would not do: pages of the user's
-    /// files that others lock are in the same sums.
-    fn page_cache_that_counts(&mut self, request: &Request) -> u64 {
+    /// files that others lock are in the same sums. `None`: not all processes could be read.
+    fn page_cache_that_counts(&mut self, request: &Request) -> Option<u64> {
         let Request { order, count, members, files, .. } = request;
         let wanted = *files == Files::Search || self.holders.contains(&order.account);
         if !wanted || !count.shmem || count.file {
-            return 0;
+            return Some(0);
         }
         self.devices.forget_mounts();
-        let bytes = self.open_files(members).page_cache_bytes();
+        let open_files = self.open_files(order, members);
+        let bytes = open_files.page_cache_bytes();
         match bytes {
             0 => self.holders.remove(&order.account),
             _ => self.holders.insert(order.account),
         };
-        bytes
+        (open_files.unread_locked_bytes == 0).then_some(bytes)
     }
 
     /// The memory of the account's processes, each page divided by its sharers as far as that is
@@ -284,20 +296,25 @@ impl Measurer {
         self.devices.forget_mounts();
         let open_files = match files {
             Files::AsBefore if !self.holders.contains(&account) => OpenFiles::default(),
-            Files::AsBefore | Files::Search if count.shmem => self.open_files(&members),
+            Files::AsBefore | Files::Search if count.shmem => self.open_files(&order, &members),
             Files::AsBefore | Files::Search => OpenFiles::default(),
         };
         // Where files count, what is mapped of these is in the sum; the rest is not known.
-        let page_cache_bytes = if count.file { 0 } else { open_files.page_cache_bytes() };
-        let open_bytes = self.unmapped_bytes(open_files.files, &members) + page_cache_bytes;
-        match open_bytes {
+        let (page_cache_bytes, unread_locked_bytes) = if count.file {
+            (0, 0)
+        } else {
+            (open_files.page_cache_bytes(), open_files.unread_locked_bytes)
+        };
+        let open = self.unmapped(&order, open_files.files, &members);
+        match open.bytes + page_cache_bytes {
             0 => self.holders.remove(&account),
             _ => self.holders.insert(account),
         };
-        let held_bytes = open_bytes + self.held_bytes(&held, count, &members);
+        let held = self.held(&order, &held, count, &members);
         let tables_bytes: u64 = members.iter().map(|member| member.page_table_bytes).sum();
         let mut bound = charged_bound(order.summed_bytes, &members, unlisted);
-        bound.add(held_bytes + tables_bytes);
+        bound.add(open.bytes + page_cache_bytes + held.bytes + tables_bytes);
+        bound.exclude(open.unread_bytes + unread_locked_bytes + held.unread_bytes);
         if bound.bytes() > order.enough_bytes {
             self.read_files(&order, &mut members, &mut bound);
         }
@@ -412,7 +429,7 @@ impl Measurer {
                     None => {
                         let excluded = known.is_none() && left > order.tolerated_bytes;
                         if excluded && order.effort == Effort::Some {
-                            bound.exclude(member.charged());
+                            bound.exclude(member.charged_bytes);
                         }
                         known
                     }
@@ -434,7 +451,7 @@ impl Measurer {
     }
 
     /// The files in memory that the account's users own and hold.
-    fn open_files(&mut self, members: &[Member]) -> OpenFiles {
+    fn open_files(&mut self, order: &Order, members: &[Member]) -> OpenFiles {
         let owners: BTreeSet<Uid> = members.iter().map(|member| member.uid).collect();
         let (mut open, mut left) = (OpenFiles::default(), MOST_DESCRIPTORS);
         // No list of mounts shows those of a detached tmpfs.
@@ -462,7 +479,15 @@ impl Measurer {
                 files.insert(file.id, file.bytes);
             }
         }
+        let begun_ns = self.spent_ns();
         for member in members {
+            if !self.affords(order, begun_ns) {
+                let status = self.proc.status(member.id.pid);
+                let locked_bytes = status.ok().and_then(|status| status.locked_bytes).unwrap_or(0);
+                // What is charged for the process is in the account's sum.
+                open.unread_locked_bytes += locked_bytes.saturating_sub(member.charged_bytes);
+                continue;
+            }
             let answer = self.reader.read(member.owner, Question::Locked(member.id.pid));
             let Some(Answer::Mapped(locked)) = answer else { continue };
             for (id, bytes) in locked {
@@ -476,11 +501,11 @@ impl Measurer {
         open
     }
 
-    /// The memory that other daemons hold for the account, bytes, less the part that its processes
-    /// have mapped.
-    fn held_bytes(&mut self, held: &[Held], count: Count, members: &[Member]) -> u64 {
+    /// The memory that other daemons hold for the account, less the part that its processes have
+    /// mapped.
+    fn held(&mut self, order: &Order, held: &[Held], count: Count, members: &[Member]) -> Unmapped {
         if !count.shmem {
-            return 0;
+            return Unmapped::default();
         }
         let (mut files, mut other_bytes) = (BTreeMap::new(), 0);
         for Held { file, bytes } in held {
@@ -489,17 +514,28 @@ impl Measurer {
                 None => other_bytes += bytes,
             }
         }
-        other_bytes + self.unmapped_bytes(files, members)
+        let unmapped = self.unmapped(order, files, members);
+        Unmapped { bytes: other_bytes + unmapped.bytes, ..unmapped }
     }
 
-    /// The size of these files, bytes, less the part that the account's processes have mapped. What
-    /// a process has mapped since it was listed is not in its shared memory, and is not subtracted.
-    fn unmapped_bytes(&mut self, mut files: BTreeMap<FileId, u64>, members: &[Member]) -> u64 {
+    /// The size of these files, less the part that the account's processes have mapped. What a
+    /// process has mapped since it was listed is not in its shared memory, and is not subtracted.
+    fn unmapped(
+        &mut self,
+        order: &Order,
+        mut files: BTreeMap<FileId, u64>,
+        members: &[Member],
+    ) -> Unmapped {
         if files.is_empty() {
-            return 0;
+            return Unmapped::default();
         }
         let ids: Arc<[FileId]> = files.keys().copied().collect();
+        let (begun_ns, mut unread_bytes) = (self.spent_ns(), 0);
         for member in members.iter().filter(|member| member.shmem_bytes > 0) {
+            if !self.affords(order, begun_ns) {
+                unread_bytes += member.shmem_bytes;
+                continue;
+            }
             let question = Question::Mapped(member.id.pid, Arc::clone(&ids));
             let answer = self.reader.read(member.owner, question);
             let Some(Answer::Mapped(mapped)) = answer else { continue };
@@ -512,7 +548,8 @@ impl Measurer {
                 }
             }
         }
-        files.values().sum()
+        let bytes = files.values().sum();
+        Unmapped { bytes, unread_bytes: unread_bytes.min(bytes) }
     }
 }
 
@@ -586,6 +623,23 @@ mod tests {
     /// Held by tests that hold page cache: it counts for this process, which they measure.
     static PAGE_CACHE: Mutex<()> = Mutex::new(());
 
+    fn order(uid: Uid, effort: Effort) -> Order {
+        Order {
+            account: AccountId::User(uid),
+            summed_bytes: 0,
+            enough_bytes: 0,
+            tolerated_bytes: 1 << 20,
+            effort,
+            controller: ControllerUse::Allowed,
+        }
+    }
+
+    /// This process as a user's.
+    fn own(uid: Uid, shmem_bytes: u64) -> Member {
+        let (id, owner) = (ProcessId { pid: std::process::id(), start_time: 0 }, Owner::User(uid));
+        Member { id, uid, owner, charged_bytes: shmem_bytes, shmem_bytes, page_table_bytes: 0 }
+    }
+
     /// A file on a disk with 1 MiB.
     fn on_disk() -> std::fs::File {
         let file = tempfile::tempfile_in("/var/tmp").unwrap();
@@ -623,19 +677,8 @@ mod tests {
         let mut measurer =
             Measurer { controller: Controller::new(Some(cgroups)), ..Measurer::new() };
         let mut measured = |files, count| {
-            let order = Order {
-                account: AccountId::User(uid),
-                summed_bytes: 0,
-                enough_bytes: 0,
-                tolerated_bytes: 1 << 20,
-                effort: Effort::All,
-                controller: ControllerUse::Allowed,
-            };
-            let id = ProcessId { pid, start_time: 0 };
-            let owner = Owner::User(uid);
-            let member =
-                Member { id, uid, owner, charged_bytes: 0, shmem_bytes: 0, page_table_bytes: 0 };
-            let (members, held, pids) = (vec![member], Vec::new(), vec![pid]);
+            let order = order(uid, Effort::All);
+            let (members, held, pids) = (vec![own(uid, 0)], Vec::new(), vec![pid]);
             let unlisted = Unlisted::default();
             let request = Request { order, count, members, files, held, unlisted, pids };
             let Measurement { difference_bytes, source, .. } = measurer.measure(request);
@@ -659,19 +702,9 @@ mod tests {
         const LEN: usize = 1 << 20;
         let _alone = PAGE_CACHE.lock().unwrap_or_else(PoisonError::into_inner);
         let (protection, shared) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
-        let own = std::process::id();
         let locked_bytes = || {
-            let id = ProcessId { pid: own, start_time: 0 };
-            let (uid, owner) = (Uid(0), Owner::User(Uid(0)));
-            let member = Member {
-                id,
-                uid,
-                owner,
-                charged_bytes: 0,
-                shmem_bytes: 64 << 20,
-                page_table_bytes: 0,
-            };
-            Measurer::new().open_files(&[member]).locked_bytes
+            let (order, members) = (order(Uid(0), Effort::All), [own(Uid(0), 64 << 20)]);
+            Measurer::new().open_files(&order, &members).locked_bytes
         };
         let before = locked_bytes();
         let detached = file_of("tmpfs");
@@ -714,20 +747,44 @@ mod tests {
         let stat = rustix::fs::fstat(&memfd).unwrap();
         let file = FileId { device: stat.st_dev, inode: stat.st_ino };
         let held = [Held { file: Some(file), bytes: 4 * MIB }];
-        let listed_with = |shmem_bytes| Member {
-            id: ProcessId { pid: std::process::id(), start_time: 0 },
-            uid: Uid(0),
-            owner: Owner::User(Uid(0)),
-            charged_bytes: shmem_bytes,
-            shmem_bytes,
-            page_table_bytes: 0,
-        };
         let held_bytes = |shmem_bytes| {
-            Measurer::new().held_bytes(&held, Count::default(), &[listed_with(shmem_bytes)])
+            let (order, members) = (order(Uid(0), Effort::All), [own(Uid(0), shmem_bytes)]);
+            Measurer::new().held(&order, &held, Count::default(), &members).bytes
         };
         assert_eq!(held_bytes(0), 4 * MIB);
         assert_eq!(held_bytes(MIB), 3 * MIB);
         assert_eq!(held_bytes(4 * MIB), 0);
+    }
+
+    #[test]
+    fn what_the_budget_excludes_counts_in_full_and_is_not_confirmed() {
+        const LEN: usize = 1 << 20;
+        let _alone = PAGE_CACHE.lock().unwrap_or_else(PoisonError::into_inner);
+        let (address, protection) = (std::ptr::null_mut(), ProtFlags::READ | ProtFlags::WRITE);
+        let memfd = rustix::fs::memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&memfd, LEN as u64).unwrap();
+        let flags = MapFlags::SHARED | MapFlags::POPULATE;
+        let maps = [on_disk().into(), memfd.try_clone().unwrap()].map(|file: OwnedFd| {
+            // SAFETY: a new mapping, which this test does not access.
+            unsafe { mmap(address, LEN, protection, flags, file, 0) }.unwrap()
+        });
+        // SAFETY: of the mapping of the file.
+        unsafe { rustix::mm::mlock(maps[0], LEN) }.unwrap();
+        // To read all of them takes far longer than the budget.
+        let member = Member { charged_bytes: 0, ..own(Uid(0), LEN as u64) };
+        let (order, members) = (order(Uid(0), Effort::Some), vec![member; 5_000]);
+        let mut measurer = Measurer::new();
+        let open_files = measurer.open_files(&order, &members);
+        assert!(open_files.unread_locked_bytes >= LEN as u64);
+        let stat = rustix::fs::fstat(&memfd).unwrap();
+        let file = FileId { device: stat.st_dev, inode: stat.st_ino };
+        let files = BTreeMap::from([(file, 10_000 * LEN as u64)]);
+        let unmapped = measurer.unmapped(&order, files, &members);
+        assert!(unmapped.unread_bytes > 0 && unmapped.unread_bytes < unmapped.bytes);
+        for start in maps {
+            // SAFETY: the mappings of above, to which nothing refers.
+            unsafe { munmap(start, LEN) }.unwrap();
+        }
     }
 
     #[test]
