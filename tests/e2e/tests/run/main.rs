@@ -158,6 +158,9 @@ fn a_service_manager_that_ends_at_once_is_reported() {
     let ended = outcome(headroom().args(args));
     assert_eq!(ended.code, Some(125), "{ended:?}");
     assert!(ended.err.starts_with("no rules\n") && ended.err.contains("exit code 3"), "{ended:?}");
+    let ended = outcome(headroom().args(["run", "--service-manager", "no_such_hub", "--", "true"]));
+    assert_eq!(ended.code, Some(125), "{ended:?}");
+    assert!(ended.err.contains("is it installed? `cargo install rsbinder-tools"), "{ended:?}");
 }
 
 #[test]

@@ -254,7 +254,16 @@ impl Session<'_> {
         while !service_manager::is_there(Path::new(SOCKET)) {
             children.reap();
             if let Some(ended) = children.manager.as_ref().and_then(|manager| manager.ended) {
-                bail!("the service manager ended before it served: `{line}`: {}", describe(ended));
+                let remedy = match ended.code() {
+                    // The shell's for a program that it does not find.
+                    Some(127) => {
+                        "; is it installed? `cargo install rsbinder-tools --bin rsb_hub` installs \
+                         one"
+                    }
+                    _ => "",
+                };
+                let ended = describe(ended);
+                bail!("the service manager ended before it served: `{line}`: {ended}{remedy}");
             }
             if Instant::now() > end {
                 let seconds = MANAGER_PATIENCE.as_secs();
