@@ -27,6 +27,12 @@ use crate::clock::NS_PER_MS;
 /// of the account together: about 4 µs each.
 pub(super) const MOST_DESCRIPTORS: usize = 16_384;
 
+/// CPU time for what processes map of files that are searched, and for what they lock, in a
+/// measurement on which no kill depends, milliseconds each. Other accounts wait for it, at most
+/// [`PATIENCE_MS`](memory_ledger::measurement::PATIENCE_MS). It is longer than [`READ_MS`]: what
+/// is not read counts twice.
+const SEARCH_MS: u64 = 100;
+
 /// One address space of the account.
 #[derive(Clone, Copy, Debug)]
 pub struct Member {
@@ -339,7 +345,7 @@ impl Measurer {
         let (mut files, mut exited) = (MappedFiles::default(), Vec::new());
         let sharers = members.iter().take_while(|member| member.shmem_bytes > 0).count();
         for batch in members[..sharers].chunks(BATCH) {
-            let wanted = left > order.tolerated_bytes && self.affords(order, begun_ns);
+            let wanted = left > order.tolerated_bytes && self.affords(order, begun_ns, READ_MS);
             let questions: Vec<(Owner, Question)> = batch
                 .iter()
                 .map(|member| (member.owner, Question::Ranges(member.id.pid)))
@@ -377,8 +383,8 @@ impl Measurer {
     }
 
     /// Whether another process may be read.
-    fn affords(&self, order: &Order, begun_ns: u64) -> bool {
-        order.effort == Effort::All || self.spent_ns() - begun_ns < READ_MS * NS_PER_MS
+    fn affords(&self, order: &Order, begun_ns: u64, budget_ms: u64) -> bool {
+        order.effort == Effort::All || self.spent_ns() - begun_ns < budget_ms * NS_PER_MS
     }
 
     /// Takes off what other sharers have of the processes' memory. A process that was not read yet
@@ -411,7 +417,7 @@ impl Measurer {
             let wanted = left > order.tolerated_bytes
                 && match order.effort {
                     Effort::All => bound.bytes() > order.enough_bytes,
-                    Effort::Some => self.affords(order, begun_ns),
+                    Effort::Some => self.affords(order, begun_ns, READ_MS),
                 };
             let mut answers = if wanted { self.rollups(batch) } else { Vec::new() }.into_iter();
             for member in batch {
@@ -481,11 +487,10 @@ impl Measurer {
         }
         let begun_ns = self.spent_ns();
         for member in members {
-            if !self.affords(order, begun_ns) {
-                let status = self.proc.status(member.id.pid);
-                let locked_bytes = status.ok().and_then(|status| status.locked_bytes).unwrap_or(0);
-                // What is charged for the process is in the account's sum.
-                open.unread_locked_bytes += locked_bytes.saturating_sub(member.charged_bytes);
+            if !self.affords(order, begun_ns, SEARCH_MS) {
+                let Ok(status) = self.proc.status(member.id.pid) else { continue };
+                // Locked pages of files are resident ones.
+                open.unread_locked_bytes += status.locked_bytes.min(status.file_bytes).unwrap_or(0);
                 continue;
             }
             let answer = self.reader.read(member.owner, Question::Locked(member.id.pid));
@@ -532,7 +537,7 @@ impl Measurer {
         let ids: Arc<[FileId]> = files.keys().copied().collect();
         let (begun_ns, mut unread_bytes) = (self.spent_ns(), 0);
         for member in members.iter().filter(|member| member.shmem_bytes > 0) {
-            if !self.affords(order, begun_ns) {
+            if !self.affords(order, begun_ns, SEARCH_MS) {
                 unread_bytes += member.shmem_bytes;
                 continue;
             }
@@ -775,7 +780,8 @@ mod tests {
         let (order, members) = (order(Uid(0), Effort::Some), vec![member; 5_000]);
         let mut measurer = Measurer::new();
         let open_files = measurer.open_files(&order, &members);
-        assert!(open_files.unread_locked_bytes >= LEN as u64);
+        let (locked, unread) = (open_files.locked_bytes, open_files.unread_locked_bytes);
+        assert!(locked >= LEN as u64 && unread >= LEN as u64, "{locked} {unread}");
         let stat = rustix::fs::fstat(&memfd).unwrap();
         let file = FileId { device: stat.st_dev, inode: stat.st_ino };
         let files = BTreeMap::from([(file, 10_000 * LEN as u64)]);
