@@ -180,6 +180,9 @@ pub trait Scheduler {
     /// inherited.
     fn priority(&mut self, tid: u32, freshness: Freshness) -> Option<Priority>;
 
+    /// The CPU time that a thread has had so far, nanoseconds; `None`: not known.
+    fn run_time_ns(&mut self, tid: u32) -> Option<u64>;
+
     /// Changes a thread's priority, if the thread might have set it itself. False: it is unchanged.
     fn inherit_priority(&mut self, tid: u32, priority: Priority) -> bool;
 

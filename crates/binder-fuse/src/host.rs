@@ -681,6 +681,10 @@ impl Scheduler for ClientHost {
         }
     }
 
+    fn run_time_ns(&mut self, tid: u32) -> Option<u64> {
+        priority::run_time_ns(tid)
+    }
+
     fn inherit_priority(&mut self, tid: u32, priority: Priority) -> bool {
         self.restore_priority_of(tid);
         let Some(allowed) = priority::allowed(tid, priority) else {

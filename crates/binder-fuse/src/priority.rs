@@ -82,6 +82,16 @@ pub(crate) fn set(tid: u32, priority: Priority) -> io::Result<()> {
     Ok(wanted.apply(thread(tid))?)
 }
 
+/// The CPU time that a thread has had so far, nanoseconds: the first number of its `schedstat`.
+/// `None`: there is no such thread, or the kernel does not count.
+pub(crate) fn run_time_ns(tid: u32) -> Option<u64> {
+    let file = std::fs::File::open(format!("/proc/{tid}/schedstat")).ok()?;
+    let mut bytes = [0; 64];
+    let len = rustix::io::read(&file, &mut bytes).ok()?;
+    let text = std::str::from_utf8(&bytes[..len]).ok()?;
+    text.split_ascii_whitespace().next()?.parse().ok()
+}
+
 fn thread(tid: u32) -> Option<Pid> {
     Pid::from_raw(tid as i32)
 }

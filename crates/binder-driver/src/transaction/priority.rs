@@ -5,8 +5,9 @@
 //! minimum real-time policy. Otherwise a server with a real-time policy of its own keeps it.
 //!
 //! What a node requires is applied before the server runs. A nice value that comes from the caller
-//! is applied once the call has been served for a tick: a client of nice -20 whose server has -20
-//! as well before it runs leaves the CPU to nobody, also not to the server of a real-time caller.
+//! is applied once the call has been served for a tick, and its server has had CPU time in one. A
+//! client of nice -20 whose server has -20 as well before it runs leaves the CPU to nobody, also
+//! not to the server of a real-time caller.
 //! Short calls so cost no system calls for it. A real-time caller lends the strongest nice value
 //! to a call that lasts longer.
 
@@ -80,11 +81,25 @@ const STRONGEST_NICE: i32 = -20;
 const MAX_EXAMINED: usize = 256;
 const MAX_CHANGED: usize = 32;
 
+/// Ticks after which a call's server is changed even if it had no CPU time in one: it sleeps, or it
+/// starves. 10 ms are some slices of the kernel's scheduler.
+const MOST_TICKS: u64 = 20;
+
+/// A call that is served with another nice value once it is late.
+#[derive(Clone, Copy, Debug)]
+struct LateCall {
+    call: TransactionId,
+    /// The tick in which it was delivered.
+    since: u64,
+    /// The server's CPU time at the end of a tick, nanoseconds.
+    run_ns: Option<u64>,
+}
+
 /// Calls that are served with another nice value once they have lasted a tick.
 #[derive(Debug)]
 pub(crate) struct LateCalls {
-    /// With the tick in which each was delivered. In turns of the callers' owners.
-    queue: FairQueue<Owner, (u64, TransactionId)>,
+    /// In turns of the callers' owners.
+    queue: FairQueue<Owner, LateCall>,
     tick: u64,
 }
 
@@ -129,15 +144,19 @@ impl Driver {
             }
         }
         if late_nice(flags, callers) != recent.nice {
-            self.await_tick(self.late_calls.tick, call);
+            self.await_tick(call);
         }
     }
 
-    fn await_tick(&mut self, since: u64, call: TransactionId) {
-        let Some(entry) = self.transactions.get(call) else { return };
+    fn await_tick(&mut self, call: TransactionId) {
+        self.await_next_tick(LateCall { call, since: self.late_calls.tick, run_ns: None });
+    }
+
+    fn await_next_tick(&mut self, late: LateCall) {
+        let Some(entry) = self.transactions.get(late.call) else { return };
         let Some(caller) = entry.from else { return };
         let owner = self.processes[self.threads[caller].process].opener.owner;
-        self.late_calls.queue.push(owner, entry.sender_euid, 1, (since, call));
+        self.late_calls.queue.push(owner, entry.sender_euid, 1, late);
     }
 
     /// Whether calls wait for the end of a tick.
@@ -146,44 +165,58 @@ impl Driver {
     }
 
     /// A tick has ended: calls that have been served for one get the nice values that they deserve.
+    ///
+    /// A server that waits for its CPU is not changed. A strong nice value lets it gain precedence
+    /// while it waits, which it keeps when it is restored: two servers that are changed in turns
+    /// then leave nothing to a client of nice 19.
     pub fn end_tick<H: Host>(&mut self, host: &mut H) {
         let now = self.late_calls.tick;
         self.late_calls.tick += 1;
-        let (mut young, mut changed) = (Vec::new(), 0);
+        let (mut again, mut looked) = (Vec::new(), 0);
         for _ in 0..MAX_EXAMINED {
-            if changed == MAX_CHANGED {
+            if looked == MAX_CHANGED {
                 break;
             }
-            match self.late_calls.queue.pop() {
-                None => break,
-                Some((tick, call)) if tick == now => young.push(call),
-                Some((_, call)) => changed += usize::from(self.change_nice(host, call)),
+            let Some(late) = self.late_calls.queue.pop() else { break };
+            let Some(tid) = self.serving_thread(late.call) else { continue };
+            looked += 1;
+            let run_ns = host.run_time_ns(tid);
+            let has_run = match (late.run_ns, run_ns) {
+                (Some(before), Some(run_ns)) => before != run_ns,
+                _ => late.since < now,
+            };
+            if has_run || now - late.since >= MOST_TICKS {
+                self.change_nice(host, late.call);
+            } else {
+                again.push(LateCall { run_ns, ..late });
             }
         }
-        for call in young {
-            self.await_tick(now, call);
+        for late in again {
+            self.await_next_tick(late);
         }
     }
 
-    /// Changes the nice value of the thread that serves a late call; returns whether it tried.
-    fn change_nice<H: Host>(&mut self, host: &mut H, call: TransactionId) -> bool {
-        let Some(entry) = self.transactions.get(call) else { return false };
-        let node = entry.buffer.and_then(|buffer| self.buffers[buffer].target);
-        let (Some(callers), Some(node), Some(thread)) = (entry.priority, node, entry.to_thread)
-        else {
-            return false;
-        };
+    /// The thread that serves a call, and no other within it.
+    fn serving_thread(&self, call: TransactionId) -> Option<u32> {
+        let thread = self.transactions.get(call)?.to_thread?;
         // Another call that the thread serves within this one restores the priority that the
         // thread has now. The outer call waits again when that one has ended.
-        if self.served_by(thread) != Some(call) {
-            return false;
-        }
-        let (tid, nice) = (self.threads[thread].tid, late_nice(self.nodes[node].flags, callers));
-        let Some(own) = host.priority(tid, Freshness::Current) else { return true };
+        (self.served_by(thread) == Some(call)).then(|| self.threads[thread].tid)
+    }
+
+    /// Changes the nice value of the thread that serves a late call.
+    fn change_nice<H: Host>(&mut self, host: &mut H, call: TransactionId) {
+        let (Some(tid), Some(entry)) = (self.serving_thread(call), self.transactions.get(call))
+        else {
+            return;
+        };
+        let node = entry.buffer.and_then(|buffer| self.buffers[buffer].target);
+        let (Some(callers), Some(node)) = (entry.priority, node) else { return };
+        let nice = late_nice(self.nodes[node].flags, callers);
+        let Some(own) = host.priority(tid, Freshness::Current) else { return };
         if own.nice != nice && host.inherit_priority(tid, Priority { nice, ..own }) {
             self.transactions[call].own_priority.get_or_insert(own);
         }
-        true
     }
 
     /// The innermost call that a thread serves.
@@ -203,7 +236,7 @@ impl Driver {
         }
         let thread = self.transactions[call].to_thread;
         if let Some(outer) = thread.and_then(|thread| self.served_by(thread)) {
-            self.await_tick(self.late_calls.tick, outer);
+            self.await_tick(outer);
         }
     }
 

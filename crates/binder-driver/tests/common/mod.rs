@@ -52,6 +52,10 @@ pub struct FakeHost {
     pub ordinary: BTreeSet<u32>,
     /// Threads whose priority cannot be changed.
     pub stubborn: BTreeSet<u32>,
+    /// Threads that wait for a CPU all the time; others run in each tick.
+    pub starved: BTreeSet<u32>,
+    /// CPU time of all threads.
+    pub run_time_ns: u64,
     /// The security context of all processes, if any.
     pub security_context: Option<Vec<u8>>,
     /// Number of calls of the host, by method.
@@ -210,6 +214,13 @@ impl Scheduler for FakeHost {
         let nice = self.nice.get(&tid).copied().unwrap_or(0);
         let policy = self.real_time.get(&tid).copied().unwrap_or(Policy::Fair(0));
         Some(Priority { nice, policy, reset_on_fork: self.reset_on_fork.contains(&tid) })
+    }
+
+    fn run_time_ns(&mut self, tid: u32) -> Option<u64> {
+        if !self.starved.contains(&tid) {
+            self.run_time_ns += 1;
+        }
+        Some(self.run_time_ns)
     }
 
     fn inherit_priority(&mut self, tid: u32, priority: Priority) -> bool {

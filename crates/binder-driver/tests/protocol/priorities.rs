@@ -81,6 +81,38 @@ fn a_call_that_ends_within_a_tick_changes_no_nice_value() {
 }
 
 #[test]
+fn a_server_that_waits_for_a_cpu_is_changed_after_twenty_ticks_at_the_earliest() {
+    let (mut world, manager, client) = world(0x7f);
+    world.host.nice.extend([(client.tid, -10), (manager.tid, 3)]);
+    world.host.starved.insert(manager.tid);
+    let call = world.call(client, 0, &Parcel::default());
+    world.park(client, &[call]);
+    world.read(manager).parcel();
+    for _ in 0..20 {
+        world.driver.end_tick(&mut world.host);
+        assert_eq!(world.host.nice[&manager.tid], 3);
+    }
+    world.driver.end_tick(&mut world.host);
+    assert_eq!(world.host.nice[&manager.tid], -10);
+    assert_eq!(world.driver.awaits_tick(), AwaitsTick::No);
+}
+
+#[test]
+fn a_server_that_has_waited_for_a_cpu_is_changed_once_it_runs() {
+    let (mut world, manager, client) = world(0x7f);
+    world.host.nice.extend([(client.tid, -10), (manager.tid, 3)]);
+    world.host.starved.insert(manager.tid);
+    let call = world.call(client, 0, &Parcel::default());
+    world.park(client, &[call]);
+    world.read(manager).parcel();
+    make_late(&mut world);
+    assert_eq!(world.host.nice[&manager.tid], 3);
+    world.host.starved.clear();
+    world.driver.end_tick(&mut world.host);
+    assert_eq!(world.host.nice[&manager.tid], -10);
+}
+
+#[test]
 fn a_real_time_caller_lends_the_strongest_nice_value_to_a_late_call() {
     let (mut world, manager, client) = world(0x7f);
     world.host.real_time.insert(client.tid, Policy::Fifo(1));
