@@ -319,8 +319,8 @@ impl Measurer {
         let held = self.held(&order, &held, count, &members);
         let tables_bytes: u64 = members.iter().map(|member| member.page_table_bytes).sum();
         let mut bound = charged_bound(order.summed_bytes, &members, unlisted);
-        bound.add(open.bytes + page_cache_bytes + held.bytes + tables_bytes);
-        bound.exclude(open.unread_bytes + unread_locked_bytes + held.unread_bytes);
+        let unread_bytes = open.unread_bytes + unread_locked_bytes + held.unread_bytes;
+        bound.add(open.bytes + page_cache_bytes + held.bytes + tables_bytes - unread_bytes);
         if bound.bytes() > order.enough_bytes {
             self.read_files(&order, &mut members, &mut bound);
         }
@@ -332,6 +332,10 @@ impl Measurer {
         } else {
             self.shares.remove(&account);
         }
+        // No kill and no warning may come from what was not read: it may be in the sum already.
+        let unread_bytes = unread_bytes.min(order.enough_bytes.saturating_sub(bound.bytes()));
+        bound.add(unread_bytes);
+        bound.exclude(unread_bytes);
         bound
     }
 
@@ -762,7 +766,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_budget_excludes_counts_in_full_and_is_not_confirmed() {
+    fn what_the_budget_excludes_is_not_confirmed_and_exceeds_no_limit() {
         const LEN: usize = 1 << 20;
         let _alone = PAGE_CACHE.lock().unwrap_or_else(PoisonError::into_inner);
         let (address, protection) = (std::ptr::null_mut(), ProtFlags::READ | ProtFlags::WRITE);
@@ -787,6 +791,13 @@ mod tests {
         let files = BTreeMap::from([(file, 10_000 * LEN as u64)]);
         let unmapped = measurer.unmapped(&order, files, &members);
         assert!(unmapped.unread_bytes > 0 && unmapped.unread_bytes < unmapped.bytes);
+        let order = Order { enough_bytes: 3_000 * LEN as u64, ..order };
+        let (count, unlisted) = (Count::default(), Unlisted::default());
+        let (held, pids, files) = (Vec::new(), Vec::new(), Files::Search);
+        let request = Request { order, count, members, files, held, unlisted, pids };
+        let measured = measurer.measure(request);
+        assert_eq!(measured.difference_bytes, 3_000 * LEN as i64, "{measured:?}");
+        assert!(measured.unlisted_bytes > 0);
         for start in maps {
             // SAFETY: the mappings of above, to which nothing refers.
             unsafe { munmap(start, LEN) }.unwrap();
