@@ -164,11 +164,8 @@ impl PageServer {
     /// while the helper waits for a CPU, a blocked access ends later, and the event loop may wait
     /// for its lock.
     pub(crate) fn share_priority(&self) {
-        let helper = lock(&self.helper);
-        let own = helper.as_ref().and_then(|helper| Some((helper.tid, SchedAttr::of(None).ok()?)));
-        if let Some((tid, own)) = own
-            && let Err(error) = own.apply(Some(tid))
-        {
+        let Some(helper) = &*lock(&self.helper) else { return };
+        if let Err(error) = SchedAttr::of(None).and_then(|own| own.apply(Some(helper.tid))) {
             tracing::debug!("the page server keeps an ordinary priority: {error}");
         }
     }

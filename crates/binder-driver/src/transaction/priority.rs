@@ -76,10 +76,10 @@ fn late_nice(flags: u32, callers: Priority) -> i32 {
 
 const STRONGEST_NICE: i32 = -20;
 
-/// Calls of a tick's end that are examined, and whose servers' nice values are changed: bounds on
-/// the work of one tick. Most calls have ended by then.
+/// Calls of a tick's end that are examined, and whose servers are looked at: bounds on the work of
+/// one tick. Most calls have ended by then.
 const MAX_EXAMINED: usize = 256;
-const MAX_CHANGED: usize = 32;
+const MAX_SERVERS: usize = 32;
 
 /// Ticks after which a call's server is changed even if it had no CPU time in one: it sleeps, or it
 /// starves. 10 ms are some slices of the kernel's scheduler.
@@ -174,7 +174,7 @@ impl Driver {
         self.late_calls.tick += 1;
         let (mut again, mut looked) = (Vec::new(), 0);
         for _ in 0..MAX_EXAMINED {
-            if looked == MAX_CHANGED {
+            if looked == MAX_SERVERS {
                 break;
             }
             let Some(late) = self.late_calls.queue.pop() else { break };
@@ -186,7 +186,7 @@ impl Driver {
                 _ => late.since < now,
             };
             if has_run || now - late.since >= MOST_TICKS {
-                self.change_nice(host, late.call);
+                self.change_nice(host, late.call, tid);
             } else {
                 again.push(LateCall { run_ns, ..late });
             }
@@ -205,11 +205,8 @@ impl Driver {
     }
 
     /// Changes the nice value of the thread that serves a late call.
-    fn change_nice<H: Host>(&mut self, host: &mut H, call: TransactionId) {
-        let (Some(tid), Some(entry)) = (self.serving_thread(call), self.transactions.get(call))
-        else {
-            return;
-        };
+    fn change_nice<H: Host>(&mut self, host: &mut H, call: TransactionId, tid: u32) {
+        let entry = &self.transactions[call];
         let node = entry.buffer.and_then(|buffer| self.buffers[buffer].target);
         let (Some(callers), Some(node)) = (entry.priority, node) else { return };
         let nice = late_nice(self.nodes[node].flags, callers);

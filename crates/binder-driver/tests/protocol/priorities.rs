@@ -16,6 +16,13 @@ fn world(min_priority: u32) -> (World, Caller, Caller) {
     (world, manager, client)
 }
 
+/// The client's call is delivered to the server.
+fn begin_call(world: &mut World, manager: Caller, client: Caller) {
+    let call = world.call(client, 0, &Parcel::default());
+    world.park(client, &[call]);
+    world.read(manager).parcel();
+}
+
 /// A call that is delivered at any moment of a tick is late after two ends of ticks.
 fn make_late(world: &mut World) {
     for _ in 0..2 {
@@ -26,9 +33,7 @@ fn make_late(world: &mut World) {
 /// The server's nice value while it serves the client for long, and afterwards.
 fn served_with(world: &mut World, manager: Caller, client: Caller) -> (i32, i32) {
     let nice = |world: &World| world.host.nice.get(&manager.tid).copied().unwrap_or(0);
-    let call = world.call(client, 0, &Parcel::default());
-    world.park(client, &[call]);
-    world.read(manager).parcel();
+    begin_call(world, manager, client);
     make_late(world);
     let during = nice(world);
     let reply = world.reply(manager, &Parcel::default());
@@ -67,9 +72,7 @@ fn a_server_that_may_not_have_another_value_keeps_its_own() {
 fn a_call_that_ends_within_a_tick_changes_no_nice_value() {
     let (mut world, manager, client) = world(0x7f);
     world.host.nice.extend([(client.tid, -10), (manager.tid, 3)]);
-    let call = world.call(client, 0, &Parcel::default());
-    world.park(client, &[call]);
-    world.read(manager).parcel();
+    begin_call(&mut world, manager, client);
     assert_eq!(world.driver.awaits_tick(), AwaitsTick::Yes);
     world.driver.end_tick(&mut world.host);
     assert_eq!(world.host.nice[&manager.tid], 3, "it has lasted less than a tick");
@@ -85,9 +88,7 @@ fn a_server_that_waits_for_a_cpu_is_changed_after_twenty_ticks_at_the_earliest()
     let (mut world, manager, client) = world(0x7f);
     world.host.nice.extend([(client.tid, -10), (manager.tid, 3)]);
     world.host.starved.insert(manager.tid);
-    let call = world.call(client, 0, &Parcel::default());
-    world.park(client, &[call]);
-    world.read(manager).parcel();
+    begin_call(&mut world, manager, client);
     for _ in 0..20 {
         world.driver.end_tick(&mut world.host);
         assert_eq!(world.host.nice[&manager.tid], 3);
@@ -102,9 +103,7 @@ fn a_server_that_has_waited_for_a_cpu_is_changed_once_it_runs() {
     let (mut world, manager, client) = world(0x7f);
     world.host.nice.extend([(client.tid, -10), (manager.tid, 3)]);
     world.host.starved.insert(manager.tid);
-    let call = world.call(client, 0, &Parcel::default());
-    world.park(client, &[call]);
-    world.read(manager).parcel();
+    begin_call(&mut world, manager, client);
     make_late(&mut world);
     assert_eq!(world.host.nice[&manager.tid], 3);
     world.host.starved.clear();
@@ -124,9 +123,7 @@ fn a_real_time_caller_lends_the_strongest_nice_value_to_a_late_call() {
 fn equal_priorities_wait_for_no_tick() {
     let (mut world, manager, client) = world(0x7f);
     world.host.nice.extend([(client.tid, 3), (manager.tid, 3)]);
-    let call = world.call(client, 0, &Parcel::default());
-    world.park(client, &[call]);
-    world.read(manager).parcel();
+    begin_call(&mut world, manager, client);
     assert_eq!(world.driver.awaits_tick(), AwaitsTick::No);
 }
 
@@ -180,9 +177,7 @@ fn real_time_with(
     client: Caller,
 ) -> (Option<Policy>, Option<Policy>) {
     let policy = |world: &World| world.host.real_time.get(&manager.tid).copied();
-    let call = world.call(client, 0, &Parcel::default());
-    world.park(client, &[call]);
-    world.read(manager).parcel();
+    begin_call(world, manager, client);
     let during = policy(world);
     let forks = world.host.reset_on_fork.contains(&manager.tid);
     assert_eq!(forks, during.is_some(), "what it starts meanwhile is ordinary");
@@ -223,9 +218,7 @@ fn a_server_that_may_not_run_at_real_time_has_the_strongest_nice_value_when_late
 fn a_real_time_server_keeps_its_policy_for_an_ordinary_caller() {
     let (mut world, manager, client) = world(INHERIT);
     world.host.real_time.insert(manager.tid, Policy::Fifo(9));
-    let call = world.call(client, 0, &Parcel::default());
-    world.park(client, &[call]);
-    world.read(manager).parcel();
+    begin_call(&mut world, manager, client);
     assert_eq!(world.host.real_time[&manager.tid], Policy::Fifo(9));
 }
 
@@ -234,9 +227,7 @@ fn a_thread_that_leaves_in_the_middle_of_its_calls_has_its_own_priority_back() {
     let (mut world, manager, client) = world(INHERIT);
     world.host.real_time.insert(client.tid, Policy::Fifo(40));
     world.host.nice.extend([(client.tid, -5), (manager.tid, 3)]);
-    let call = world.call(client, 0, &Parcel::default());
-    world.park(client, &[call]);
-    world.read(manager).parcel();
+    begin_call(&mut world, manager, client);
     make_late(&mut world);
     assert_eq!(world.host.nice[&manager.tid], -5);
     world.thread_exit(manager);
