@@ -187,25 +187,32 @@ fn older_members(family: &[(usize, &Process)]) -> BTreeSet<u32> {
 const WINDOWS_AHEAD: u128 = 2;
 
 /// Number of a herd's members, the worst first, that have to be killed: until the memory that is
-/// freed covers `need_bytes` and the least that the others will take in another window. If more
-/// than half of the members die then, with those that were killed within the window, all are
-/// killed: the others would only follow one by one, each after the machine had run short once more.
+/// freed covers `need_bytes` and the least that the others will take in another window. Without a
+/// need it is one.
 ///
-/// Without a need one kill is enough, except for a fork bomb.
+/// If more than half of the members die then, with those that were killed within the window, all
+/// are killed: the others would only follow one by one, each after memory had run short once more.
+/// A fork bomb is always killed as a whole.
 pub fn cull(herd: &Herd, members: &[Process], need_bytes: Option<u64>) -> usize {
     if herd.bomb {
         return members.len();
     }
-    let Some(need_bytes) = need_bytes else { return 1 };
+    let killed = herd.killed_kin as usize;
+    let needed = need_bytes.map_or(1, |need_bytes| needed(herd, members, need_bytes));
+    let most = (needed + killed) * 2 > members.len() + killed;
+    if most { members.len() } else { needed }
+}
+
+/// Number of members, the worst first, whose memory covers `need_bytes` and what the others will
+/// take.
+fn needed(herd: &Herd, members: &[Process], need_bytes: u64) -> usize {
     let mut rest_grows = u128::from(herd.grown_bytes);
     let mut freed = 0;
     for (at, process) in members.iter().enumerate() {
         freed += u128::from(process.freed_bytes());
         rest_grows = rest_grows.saturating_sub(u128::from(process.grown_bytes));
         if freed >= u128::from(need_bytes) + WINDOWS_AHEAD * rest_grows {
-            let killed = herd.killed_kin as usize;
-            let most = (at + 1 + killed) * 2 > members.len() + killed;
-            return if most { members.len() } else { at + 1 };
+            return at + 1;
         }
     }
     members.len()
@@ -224,6 +231,10 @@ mod tests {
 
     /// The same, after as many of the eight were killed.
     fn culled_after(killed: u32, grown_mib: u64, need_mib: u64) -> usize {
+        culled_for(killed, grown_mib, Some(need_mib << 20))
+    }
+
+    fn culled_for(killed: u32, grown_mib: u64, need_bytes: Option<u64>) -> usize {
         let member = |pid| Process {
             id: ProcessId { pid, start_time: 1 },
             group: 7,
@@ -234,7 +245,7 @@ mod tests {
         let mut candidates: Vec<Process> = (10..18 - killed).map(member).collect();
         candidates[0].killed_kin = killed;
         let worst = worst_herd(&candidates, Bombs::AfterKills).expect("it grows");
-        cull(&worst.herd, &worst.members, Some(need_mib << 20))
+        cull(&worst.herd, &worst.members, need_bytes)
     }
 
     #[test]
@@ -260,5 +271,11 @@ mod tests {
         assert_eq!(culled_after(2, 8, 0), 2, "four of eight");
         assert_eq!(culled_after(2, 8, 70), 6, "five of eight");
         assert_eq!(culled_after(3, 8, 0), 5, "five of eight");
+    }
+
+    #[test]
+    fn without_a_need_a_herd_dies_one_by_one_until_most_of_it_is_dead() {
+        assert_eq!([0, 1, 2, 3].map(|killed| culled_for(killed, 60, None)), [1; 4]);
+        assert_eq!(culled_for(4, 60, None), 4, "five of eight");
     }
 }

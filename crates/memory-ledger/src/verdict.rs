@@ -18,9 +18,9 @@ pub struct Scope<'a> {
     /// Victims that are stuck or in flight; never selected again.
     pub passed_over: &'a [ProcessId],
     /// Bytes that should be freed: of a herd as many members are killed as that takes. `None`: one
-    /// at a time. Where a limit is enforced page by page, each member of a herd has exceeded it by
-    /// a page when it is killed, and one that stops in time survives. A fork bomb is killed as a
-    /// whole.
+    /// at a time, until most are dead. Where a limit is enforced page by page, each member of a
+    /// herd has exceeded it by a page when it is killed, and one that stops in time survives. A
+    /// fork bomb is killed as a whole.
     pub need_bytes: Option<u64>,
     /// Whether several processes of a herd may be killed at once.
     pub herds: Herds,
