@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Callable, Iterator
 
-from . import kernel, machine, payload, scenarios
+from . import cache, kernel, machine, payload, scenarios
 from .arch import AMD64, ARM64, ARM64_16K, Arch
 from .busy_host import SHARES
 from .errors import LabError, tail
@@ -139,6 +139,8 @@ class Plan:
             )
         for guest in self.arm64 + self.oldest:
             yield Step(f"limits-{guest.label}", "limits", lambda out, guest=guest: self.limits(guest, out), alone=True, arch=guest.arch)
+        if not self.quick:
+            yield Step("evasion-6.12", "evasion", lambda out: self.evasion(Guest("6.12"), out), alone=True)
         if self.quick:
             yield Step("one-cpu-6.12", "one-cpu", lambda out: self.one_cpu(Guest("6.12"), out), alone=True)
         if self.arm64:
@@ -401,6 +403,23 @@ class Plan:
                 f"without the version: {sorted(nameless)}"
             )
         return lacking
+
+    def evasion(self, guest: Guest, out: Path) -> None:
+        """The table of memory that counts in `docs/design/usage.md`, with the memory controller as the third source."""
+        package = REPO / "crates/headroom-oomd"
+        holder = cache.root() / "payload" / "holder"
+        built = ["cc", "-std=gnu11", "-O1", "-pthread", "-static", "-o", holder, package / "tests/support/holder.c"]
+        done = subprocess.run(built, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise LabError(f"holder.c:\n{tail(done.stderr)}")
+        argv = [payload.LAB / "tests", "--kernel", guest.line, "-p", package.name, "--only", "evasion", "--rootfs", "--mem", "4096"]
+        argv += ["--file", REPO / "docs/design/usage.md", "--file", holder, "--env", f"HEADROOM_HOLDER={holder}"]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise LabError(f"evasion on {guest.label}:\n{tail(done.stdout + done.stderr, 80)}")
+        result = {"bench": "evasion", "case": "kinds of memory, each in each hand", "subject": f"headroom {guest.label}", "kernel": guest.label}
+        rows = sum(line.count(" | ") == 4 for line in (REPO / "docs/design/usage.md").read_text("utf-8").splitlines())
+        write(out, json.dumps({**result, "metric": "rows_as_documented", "value": rows - 1, "unit": "rows", "runs": 1}))
 
     # --- killers
 

@@ -46,11 +46,18 @@ impl Cgroup {
 
     /// Writes this amount to a file, by a root process in this cgroup that has exited on return.
     pub fn write_file(&self, path: &Path, mib: u64) {
-        let script = "echo $$ > \"$1\" && exec head -c \"$2\" /dev/zero > \"$3\"";
+        let mut command = self.command(Path::new("head"));
+        command.args(["-c", &(mib << 20).to_string(), "/dev/zero"]);
+        let status = command.stdout(std::fs::File::create(path).unwrap()).status();
+        assert!(status.unwrap().success());
+    }
+
+    /// A program that starts in this cgroup.
+    pub fn command(&self, program: &Path) -> Command {
         let mut command = Command::new("sh");
-        command.args(["-c", script, "sh"]).arg(self.folder.join("cgroup.procs"));
-        command.arg((mib << 20).to_string()).arg(path);
-        assert!(command.status().unwrap().success());
+        command.args(["-c", "echo $$ > \"$1\" && shift && exec \"$@\"", "sh"]);
+        command.arg(self.folder.join("cgroup.procs")).arg(program);
+        command
     }
 
     /// Creates a child cgroup.
