@@ -15,11 +15,12 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
+use binder_uapi::BinderWriteRead;
 use headroom_linux::timer::Timer;
-use owners::Rate;
+use owners::{Owner, Rate};
 
-use super::Server;
-use super::request_queue::{Due, RequestQueue, Requester, Slice};
+use super::request_queue::{Due, RequestQueue, Requester, Slice, Stage};
+use super::{PendingIoctl, Server};
 use crate::access_limits::Start;
 use crate::memory_touch;
 use crate::owner_budgets::{Exempt, OwnerBudgets};
@@ -56,6 +57,15 @@ impl DelayedCalls {
         self.calls.slices()
     }
 
+    /// Charges a further slice to its owner, if that has one left.
+    fn pay(&mut self, owner: Owner, stage: Stage) -> Stage {
+        if stage != Stage::Unpaid || !self.budgets.has_left(owner) {
+            return stage;
+        }
+        self.budgets.charge(owner, 1);
+        Stage::Due
+    }
+
     fn insert(&mut self, requester: Requester, call: Slice) {
         if self.calls.is_empty() {
             self.timer.expire_every(CHECK_EVERY);
@@ -78,13 +88,13 @@ impl Server {
     }
 
     /// Continues a long BINDER_WRITE_READ in its owner's next turn, or once the owner has slices.
-    pub(super) fn continue_call(&mut self, slice: Slice) {
-        let owner = self.host.charge(slice.request.caller).owner;
-        if self.delayed.budgets.has_left(owner) {
-            self.delayed.budgets.charge(owner, 1);
-            self.queue_slice(slice);
-        } else {
-            self.delay_call(slice);
+    pub(super) fn continue_call(&mut self, request: PendingIoctl, bwr: BinderWriteRead) {
+        let owner = self.host.charge(request.caller).owner;
+        match self.delayed.pay(owner, Stage::Unpaid) {
+            stage @ Stage::Unpaid => self.delay_call(Slice { request, bwr, stage }),
+            stage @ (Stage::Due | Stage::Touched) => {
+                self.queue_slice(Slice { request, bwr, stage })
+            }
         }
     }
 
@@ -103,10 +113,12 @@ impl Server {
         self.delayed.timer.take_expiry();
         for _ in 0..self.delayed.calls.len().min(CHECKS) {
             let Some(Due::Slice(call)) = self.delayed.calls.pop_in_turn() else { break };
-            match self.host.start_of_call(call.request.caller) {
-                Start::Touched if !call.is_touched => self.touch_and_delay(call),
-                Start::Now | Start::Touched => self.continue_call(call),
-                Start::Later => self.delay_call(call),
+            let owner = self.host.charge(call.request.caller).owner;
+            let call = Slice { stage: self.delayed.pay(owner, call.stage), ..call };
+            match (self.host.start_of_call(call.request.caller), call.stage) {
+                (_, Stage::Unpaid) | (Start::Later, _) => self.delay_call(call),
+                (Start::Touched, Stage::Due) => self.touch_and_delay(call),
+                (Start::Now | Start::Touched, _) => self.queue_slice(call),
             }
         }
         if self.delayed.calls.is_empty() {
@@ -123,6 +135,29 @@ impl Server {
             self.host.note_touch(caller, access);
         }
         // Without a thread, its next access may be late.
-        self.delay_call(Slice { is_touched: true, ..call });
+        self.delay_call(Slice { stage: Stage::Touched, ..call });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use owners::Uid;
+
+    use super::*;
+
+    #[test]
+    fn only_further_slices_are_charged() {
+        const OWNER: Owner = Owner::User(Uid(1000));
+        let mut delayed = DelayedCalls::new().unwrap();
+        for stage in [Stage::Due, Stage::Touched] {
+            assert_eq!(delayed.pay(OWNER, stage), stage);
+        }
+        assert_eq!(delayed.budgets.balances(), [].into());
+        let paid = |delayed: &mut DelayedCalls| delayed.pay(OWNER, Stage::Unpaid) == Stage::Due;
+        assert!((0..SLICES.burst).all(|_| paid(&mut delayed)));
+        // Some were refilled meanwhile.
+        let more = (0..SLICES.burst).take_while(|_| paid(&mut delayed)).count();
+        assert!((more as u64) < SLICES.burst, "without a bound");
+        assert_eq!(delayed.pay(OWNER, Stage::Touched), Stage::Touched);
     }
 }

@@ -422,7 +422,7 @@ impl Server {
         match answer {
             WriteRead::Done { bwr, result } => self.finish(request, &bwr, result),
             WriteRead::Unfinished { bwr } => {
-                self.continue_call(Slice::new(request, bwr));
+                self.continue_call(request, bwr);
                 Ok(())
             }
             WriteRead::Late { bwr } => {

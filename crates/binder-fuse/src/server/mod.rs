@@ -43,7 +43,7 @@ pub use self::held_memory::{BufferHolder, HeldMemory};
 use self::interval_timer::IntervalTimer;
 pub(crate) use self::ioctl::name_of;
 pub(crate) use self::request_queue::Slice;
-use self::request_queue::{Account, Due, RequestQueue, Requester};
+use self::request_queue::{Account, Due, RequestQueue, Requester, Stage};
 pub use self::trace::{TraceEnd, TraceOutcome, TracePart, TraceRecord};
 pub use self::upgrade::{Obstacle, PausedServer};
 use crate::channel::{Channel, Incoming, RequestBuffer, StoredRequest};
@@ -714,12 +714,14 @@ impl Server {
     }
 
     /// Runs the next slice of a long BINDER_WRITE_READ, or one that was delayed.
-    fn serve_slice(&mut self, Slice { request, bwr, is_touched }: Slice) {
+    fn serve_slice(&mut self, Slice { request, bwr, stage }: Slice) {
         if let Some(open) = self.host.opens.get_mut(request.key) {
             open.calls.take(request.caller.tid);
         }
-        let served =
-            if is_touched { self.run_now(request, bwr) } else { self.run_write_read(request, bwr) };
+        let served = match stage {
+            Stage::Touched => self.run_now(request, bwr),
+            Stage::Unpaid | Stage::Due => self.run_write_read(request, bwr),
+        };
         if let Err(error) = served {
             let unique = request.unique;
             tracing::warn!("request {unique}: the kernel does not take the answer: {error}");

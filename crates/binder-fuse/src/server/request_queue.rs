@@ -65,13 +65,27 @@ pub(crate) struct Slice {
     pub(crate) request: PendingIoctl,
     #[serde(with = "wire_bytes")]
     pub(super) bwr: BinderWriteRead,
-    /// Its memory has been touched since it was delayed.
-    pub(super) is_touched: bool,
+    #[serde(default)]
+    pub(super) stage: Stage,
+}
+
+/// What a slice needs before it runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Stage {
+    /// A slice of its owner's: the one before it was whole.
+    Unpaid,
+    /// Its memory to be touched, if its owner has little time left for late accesses. What a call
+    /// does first costs its owner no slice, however often it is delayed.
+    #[default]
+    Due,
+    /// Nothing.
+    Touched,
 }
 
 impl Slice {
+    /// The first slice of a call, or what is left of a delayed one.
     pub(super) fn new(request: PendingIoctl, bwr: BinderWriteRead) -> Self {
-        Self { request, bwr, is_touched: false }
+        Self { request, bwr, stage: Stage::Due }
     }
 }
 
