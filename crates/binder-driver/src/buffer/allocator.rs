@@ -119,6 +119,12 @@ impl<T: Copy> Allocator<T> {
         self.size
     }
 
+    /// The end of the live range that contains `offset`.
+    pub fn live_end(&self, offset: u32) -> Option<u32> {
+        let (at, range) = self.ranges.range(..=offset).next_back()?;
+        range.owner.map(|_| at + range.len).filter(|end| *end > offset)
+    }
+
     /// Whether a byte of `range` is part of a live range.
     pub fn covers(&self, range: std::ops::Range<u32>) -> bool {
         let before = self.ranges.range(..=range.start).next_back();

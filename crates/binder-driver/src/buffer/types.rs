@@ -132,6 +132,16 @@ impl ReceiveArea {
             spam_reported: false,
         }
     }
+
+    /// Whether the client's range begins in the mapping, and is not within one buffer: its pages
+    /// may have been given back.
+    pub fn has_no_buffer_at(&self, address: u64, len: u64) -> bool {
+        let offset = address.wrapping_sub(self.mapping.address);
+        let Some(offset) = u32::try_from(offset).ok().filter(|at| *at < self.ranges.size()) else {
+            return false;
+        };
+        len > 0 && self.ranges.live_end(offset).is_none_or(|end| len > u64::from(end - offset))
+    }
 }
 
 /// One-way buffers of one sender in a mapping. The count is maintained because it is needed for

@@ -85,6 +85,15 @@ impl Driver {
         else {
             return Ok(false);
         };
+        // A client may send what it has received, from its receive buffer. A page of it that was
+        // given back comes from the server itself, which would have to wait for another thread.
+        let area = self.processes[sender.caller.process].area.as_ref();
+        if area.is_some_and(|area| {
+            area.has_no_buffer_at(place.data, place.data_size)
+                || area.has_no_buffer_at(place.offsets, place.offsets_size)
+        }) {
+            return Ok(false);
+        }
         let commands_at = layout.total as usize;
         let piece =
             |address, at: u64, len: u64| Piece { address, at: at as usize, len: len as usize };

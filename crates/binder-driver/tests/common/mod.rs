@@ -19,7 +19,8 @@ const WRITE_ADDRESS: u64 = 0x1000_0000;
 /// Clients' memory and mappings.
 #[derive(Default)]
 pub struct FakeHost {
-    memory: BTreeMap<(ProcessId, u64), Vec<u8>>,
+    /// Memory of clients, by address.
+    pub memory: BTreeMap<(ProcessId, u64), Vec<u8>>,
     pub mappings: BTreeMap<ProcessId, Vec<u8>>,
     /// Offset of a process's next bytes; 0 again after each ioctl, as most clients reuse memory.
     next_address: BTreeMap<ProcessId, u64>,

@@ -124,6 +124,31 @@ fn predicted_memory_that_is_unmapped_does_not_fail_a_call() {
 }
 
 #[test]
+fn a_place_in_the_receive_buffer_is_predicted_while_a_message_is_there() {
+    let (mut world, manager, [client, middle]) = World::with_manager();
+    let handle = world.share(middle, 8, manager, client);
+    let forward = |world: &mut World, parcel: &Parcel, buffer: Option<u64>| {
+        let mut command = world.oneway(middle, 0, 1, parcel);
+        if let (Some(at), Command::Transaction { data, .. }) = (buffer, &mut command) {
+            data.buffer = at;
+            world.host.memory.insert((middle.process, at), parcel.data.clone());
+        }
+        send_command(world, middle, manager, command, &parcel.data)
+    };
+    for expected in [SEPARATE, SEPARATE, PREDICTED] {
+        let call = world.oneway(client, handle, 1, &Parcel::bytes(&[4; 64]));
+        world.write(client, &[call]);
+        world.read(client);
+        let received = world.read(middle).parcel();
+        let same = Parcel::bytes(&world.data(middle, &received));
+        assert_eq!(forward(&mut world, &same, Some(received.buffer)), expected);
+        world.write(middle, &[Command::FreeBuffer(received.buffer)]);
+    }
+    let own = Parcel::bytes(b"from elsewhere");
+    assert_eq!(forward(&mut world, &own, None), SEPARATE, "the message is freed");
+}
+
+#[test]
 fn only_the_first_parcel_of_a_write_is_predicted() {
     let (mut world, manager, [client]) = World::with_manager();
     for _ in 0..3 {
