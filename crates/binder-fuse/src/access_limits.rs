@@ -6,6 +6,9 @@
 //! * A late access blocks a thread until the client's memory answers. Until then no call of that
 //!   client is started and no other access to it is made. The number of blocked threads is bounded
 //!   per owner and in total; the same applies to an owner that has reached its bound.
+//! * While a thread touches memory of a client, no other call of that client is started, but those
+//!   that were touched go on. If they were delayed, two threads of a client could delay each other
+//!   without end.
 //!
 //! Root and the server's own user could stop the server anyway: their calls are always started.
 
@@ -62,7 +65,17 @@ pub(crate) struct AccessLimits {
     blocked: Vec<BlockedThread>,
 }
 
+/// What a thread does that is blocked in a client's memory, or may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Occupation {
+    /// An access of the event loop that was late.
+    LateAccess,
+    /// It touches the memory of this thread's call.
+    Touch { tid: u32 },
+}
+
 struct BlockedThread {
+    occupation: Occupation,
     process: ProcessId,
     charge: Charge,
     access: BlockedAccess,
@@ -94,9 +107,25 @@ impl AccessLimits {
         self.blocked.is_empty() && self.budgets.is_unused()
     }
 
-    /// Whether an access to a client may be made.
+    /// Whether an access to a client may be made, by a call that was started.
     pub(crate) fn admits(&mut self, process: ProcessId, charge: Charge, now_ns: u64) -> bool {
-        self.start_of_call(process, charge, now_ns) != Start::Later
+        self.may_block(process, charge, |occupation| occupation == Occupation::LateAccess)
+            && self.has_budget(charge.owner, now_ns)
+    }
+
+    /// Whether the call of this thread may go on, whose memory is being touched or was.
+    pub(crate) fn admits_touched(
+        &mut self,
+        process: ProcessId,
+        tid: u32,
+        charge: Charge,
+        now_ns: u64,
+    ) -> bool {
+        let own = Occupation::Touch { tid };
+        let is_other =
+            |occupation| matches!(occupation, Occupation::Touch { .. }) && occupation != own;
+        self.may_block(process, charge, |occupation| !is_other(occupation))
+            && self.has_budget(charge.owner, now_ns)
     }
 
     /// How a call of a client may be started.
@@ -106,21 +135,30 @@ impl AccessLimits {
         charge: Charge,
         now_ns: u64,
     ) -> Start {
-        if !self.may_block(process, charge) {
+        if !self.may_block(process, charge, |_| true) || !self.has_budget(charge.owner, now_ns) {
             return Start::Later;
         }
         match self.budgets.tokens(charge.owner, now_ns) {
-            0 if !self.is_exempt(charge.owner) => Start::Later,
             ..BUDGET_WITHOUT_TOUCH => Start::Touched,
             _ => Start::Now,
         }
     }
 
-    /// Whether one more thread may be blocked, in the memory of this client.
-    fn may_block(&mut self, process: ProcessId, Charge { owner, uid }: Charge) -> bool {
+    fn has_budget(&mut self, owner: Owner, now_ns: u64) -> bool {
+        self.is_exempt(owner) || self.budgets.tokens(owner, now_ns) > 0
+    }
+
+    /// Whether one more thread may be blocked, in the memory of this client, unless one of these
+    /// is.
+    fn may_block(
+        &mut self,
+        process: ProcessId,
+        Charge { owner, uid }: Charge,
+        unless: impl Fn(Occupation) -> bool,
+    ) -> bool {
         self.remove_returned();
         self.threads.check_also_root(owner, uid).is_ok()
-            && self.blocked.iter().all(|blocked| blocked.process != process)
+            && !self.blocked.iter().any(|it| it.process == process && unless(it.occupation))
     }
 
     fn is_exempt(&self, owner: Owner) -> bool {
@@ -140,10 +178,11 @@ impl AccessLimits {
         &mut self,
         process: ProcessId,
         charge: Charge,
+        occupation: Occupation,
         access: BlockedAccess,
     ) {
         self.threads.insert(charge.owner, charge.uid);
-        self.blocked.push(BlockedThread { process, charge, access });
+        self.blocked.push(BlockedThread { occupation, process, charge, access });
     }
 
     /// An owner whose client's memory blocks a thread.
@@ -195,9 +234,18 @@ mod tests {
 
     /// A late access; it returns when its progress is completed.
     fn be_late(limits: &mut AccessLimits, number: u64, owner: Uid) -> Arc<Progress> {
+        be_occupied(limits, number, owner, Occupation::LateAccess)
+    }
+
+    fn be_occupied(
+        limits: &mut AccessLimits,
+        number: u64,
+        owner: Uid,
+        occupation: Occupation,
+    ) -> Arc<Progress> {
         let progress = Arc::new(Progress::default());
         let access = BlockedAccess::new(Arc::clone(&progress));
-        limits.add_blocked(process(number), charge(owner), access);
+        limits.add_blocked(process(number), charge(owner), occupation, access);
         progress
     }
 
@@ -223,6 +271,23 @@ mod tests {
         late.complete(Ok(()));
         assert_eq!(start(&mut limits, 1, USER, 0), Start::Now);
         assert!(limits.is_unused());
+    }
+
+    #[test]
+    fn a_touched_call_goes_on_while_another_one_of_its_client_is_touched() {
+        let mut limits = limits();
+        charge_late(&mut limits, USER, LATE_ACCESSES / 2 + 1);
+        let touch = be_occupied(&mut limits, 1, USER, Occupation::Touch { tid: 7 });
+        let goes_on = |limits: &mut AccessLimits, tid| {
+            limits.admits_touched(process(1), tid, charge(USER), 0)
+        };
+        assert_eq!(start(&mut limits, 1, USER, 0), Start::Later);
+        assert!(goes_on(&mut limits, 8) && limits.admits(process(1), charge(USER), 0));
+        assert!(!goes_on(&mut limits, 7), "it is being touched");
+        be_late(&mut limits, 1, USER);
+        assert!(!goes_on(&mut limits, 8) && !limits.admits(process(1), charge(USER), 0));
+        touch.complete(Ok(()));
+        assert_eq!(start(&mut limits, 1, USER, 0), Start::Later);
     }
 
     #[test]
@@ -312,7 +377,8 @@ mod tests {
                     if cost == AccessCost::Late {
                         let progress = Arc::new(Progress::default());
                         let access = BlockedAccess::new(Arc::clone(&progress));
-                        self.limits.add_blocked(process(number), charge, access);
+                        let late = Occupation::LateAccess;
+                        self.limits.add_blocked(process(number), charge, late, access);
                         self.blocked.push((owner, progress));
                     }
                 }

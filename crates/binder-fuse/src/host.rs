@@ -14,7 +14,7 @@ use owners::bounds::{OPENS, THREADS};
 use owners::{Exhausted, Owner, Quota, Uid};
 use serde::{Deserialize, Serialize};
 
-use crate::access_limits::{AccessCost, AccessLimits, Start};
+use crate::access_limits::{AccessCost, AccessLimits, Occupation, Start};
 use crate::address_space::{AddressSpace, Readers, SavedAddressSpace};
 use crate::calls::Calls;
 use crate::client_access::{BlockedAccess, ClientAccess, Late};
@@ -419,6 +419,12 @@ impl ClientHost {
         self.limits.owner_of_blocked()
     }
 
+    /// Whether a call whose memory is being touched, or was, may be continued now.
+    pub(crate) fn admits_touched(&mut self, caller: Caller) -> bool {
+        let charge = self.charge(caller);
+        self.limits.admits_touched(caller.process, caller.tid, charge, coarse_clock::now_ns())
+    }
+
     /// How a call may be started or continued now.
     pub(crate) fn start_of_call(&mut self, caller: Caller) -> Start {
         if self.is_unlimited() {
@@ -481,13 +487,18 @@ impl ClientHost {
     /// Records that another thread touches a client's memory.
     pub(crate) fn note_touch(&mut self, client: Caller, touch: BlockedAccess) {
         let charge = self.charge(client);
-        self.limits.add_blocked(client.process, charge, touch);
+        self.limits.add_blocked(
+            client.process,
+            charge,
+            Occupation::Touch { tid: client.tid },
+            touch,
+        );
     }
 
     /// Records that an access to a client's memory did not complete in time.
     fn note_late(&mut self, client: Caller, blocked: BlockedAccess) {
         let charge = self.charge(client);
-        self.limits.add_blocked(client.process, charge, blocked);
+        self.limits.add_blocked(client.process, charge, Occupation::LateAccess, blocked);
         if self.warnings.admit(charge.owner) {
             tracing::warn!(
                 "thread {} ({}): its memory does not answer; calls of its process wait until it \

@@ -115,10 +115,16 @@ impl Server {
             let Some(Due::Slice(call)) = self.delayed.calls.pop_in_turn() else { break };
             let owner = self.host.charge(call.request.caller).owner;
             let call = Slice { stage: self.delayed.pay(owner, call.stage), ..call };
-            match (self.host.start_of_call(call.request.caller), call.stage) {
-                (_, Stage::Unpaid) | (Start::Later, _) => self.delay_call(call),
-                (Start::Touched, Stage::Due) => self.touch_and_delay(call),
-                (Start::Now | Start::Touched, _) => self.queue_slice(call),
+            let start = match call.stage {
+                Stage::Unpaid => Start::Later,
+                Stage::Due => self.host.start_of_call(call.request.caller),
+                Stage::Touched if self.host.admits_touched(call.request.caller) => Start::Now,
+                Stage::Touched => Start::Later,
+            };
+            match start {
+                Start::Now => self.queue_slice(call),
+                Start::Touched => self.touch_and_delay(call),
+                Start::Later => self.delay_call(call),
             }
         }
         if self.delayed.calls.is_empty() {
