@@ -1,3 +1,4 @@
+# make        builds both daemons and the command line, and changes nothing outside of this folder
 # make run    installs what is missing, builds, and starts both daemons here (needs root)
 # make test   installs what is missing, builds, and runs every test
 # make demo   shows both daemons at work, under a minute after the build (needs root)
@@ -19,7 +20,7 @@
 # make publish-check  packages the crates that can be published and builds each from its package; uploads nothing
 # make clean  removes everything that was built
 
-.PHONY: run install test demo bench lab slice fuzz lint clean install uninstall deb test-deb static test-static test-containers test-recipes publish-check setup setup-arm64 setup-lint setup-test setup-deb setup-static setup-static-test setup-containers-test setup-recipes-test build
+.PHONY: all run install test demo bench lab slice fuzz lint clean install uninstall deb test-deb static test-static test-containers test-recipes publish-check setup setup-arm64 setup-lint setup-test setup-deb setup-static setup-static-test setup-containers-test setup-recipes-test build
 
 target := $(or $(CARGO_TARGET_DIR),target)
 setup_target := $(if $(filter aarch64-%,$(TARGET)),setup-arm64)
@@ -28,6 +29,9 @@ static_target := $(or $(TARGET),$(machine)-unknown-linux-musl)
 static_machine := $(firstword $(subst -, ,$(static_target)))
 static := $(target)/static/headroom$(if $(filter-out $(machine),$(static_machine)),-$(static_machine))
 strip := $(if $(filter-out $(machine),$(static_machine)),$(static_machine)-linux-gnu-)strip
+
+all:
+	@scripts/build --run --release
 
 run: setup
 	@scripts/build --run --release

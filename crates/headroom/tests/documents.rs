@@ -75,6 +75,20 @@ fn readme_and_architecture_are_short() {
 }
 
 #[test]
+fn make_alone_only_builds() {
+    let mut make = Command::new("make");
+    make.args(["--dry-run", "--no-print-directory"]).current_dir(root());
+    // `make test` may run this.
+    ["MAKEFLAGS", "MAKELEVEL", "MFLAGS"].iter().for_each(|name| {
+        make.env_remove(name);
+    });
+    let planned = make.output().unwrap();
+    assert!(planned.status.success(), "{}", String::from_utf8_lossy(&planned.stderr));
+    let commands = String::from_utf8(planned.stdout).unwrap();
+    assert_eq!(commands.lines().collect::<Vec<_>>(), ["scripts/build --run --release"]);
+}
+
+#[test]
 fn every_crate_is_in_the_architecture() {
     let text = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
     let crates = fs::read_dir(root().join("crates")).unwrap();
