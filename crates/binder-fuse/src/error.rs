@@ -9,7 +9,7 @@ use rustix::io::Errno;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// `/dev/fuse` cannot be opened.
-    #[error("/dev/fuse: {errno}; load the fuse module, or give the container access to the device")]
+    #[error("/dev/fuse: {errno}; {}", remedy_for_fuse(*errno))]
     FuseDevice {
         /// Errno of the failed open.
         errno: Errno,
@@ -99,5 +99,27 @@ impl Error {
     /// For `map_err`: adds a description of the failed operation.
     pub(crate) fn io<E: Into<io::Error>>(doing: &'static str) -> impl FnOnce(E) -> Self {
         move |error| Self::Io { doing, error: error.into() }
+    }
+}
+
+fn remedy_for_fuse(errno: Errno) -> &'static str {
+    match errno {
+        Errno::ACCESS | Errno::PERM => {
+            "let this user open it (chmod 666 as root, which is how udev makes it); in a \
+             container, allow the device c 10:229"
+        }
+        _ => "load the fuse module, or give the container access to the device",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_remedy_for_fuse_follows_from_the_errno() {
+        let message = |errno| Error::FuseDevice { errno }.to_string();
+        assert!(message(Errno::ACCESS).contains("chmod 666"));
+        assert!(message(Errno::NOENT).contains("load the fuse module"));
     }
 }

@@ -165,7 +165,7 @@ pub struct Up {
     #[arg(long, conflicts_with = "no_binder")]
     pub binder_logs: bool,
     /// Mode of the devices, octal; 0666 by default, and 0600 for devices that are added later
-    #[arg(long, value_name = "OCTAL", conflicts_with = "no_binder")]
+    #[arg(long, value_name = "OCTAL", value_parser = octal_mode, conflicts_with = "no_binder")]
     pub mode: Option<String>,
     /// Owner of the devices, by name or number; root by default
     #[arg(long, value_name = "USER[:GROUP]", conflicts_with = "no_binder")]
@@ -555,6 +555,14 @@ pub struct Trace {
     /// Write a trace for ui.perfetto.dev or chrome://tracing instead of text
     #[arg(long, value_name = "FILE")]
     pub perfetto: Option<PathBuf>,
+}
+
+/// A mode as `headroom-binderd` takes it.
+fn octal_mode(text: &str) -> Result<String, &'static str> {
+    match u32::from_str_radix(text, 8) {
+        Ok(..=0o777) => Ok(text.to_owned()),
+        _ => Err("not an octal mode; give one up to 0777, such as 0660"),
+    }
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ pub mod preload;
 pub mod programs;
 pub mod signals;
 pub mod size;
+pub mod starting;
 pub mod status_line;
 pub mod upgrade;
 pub mod user;

@@ -86,7 +86,11 @@ pub fn print_as(
 pub fn printable(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {
-        if c.is_control() || ('\u{200b}'..='\u{202e}').contains(&c) || c == '\u{feff}' {
+        // Zero-width characters, and those that change the direction of what follows.
+        let invisible = ['\u{200b}'..='\u{202e}', '\u{2060}'..='\u{206f}']
+            .iter()
+            .any(|range| range.contains(&c));
+        if c.is_control() || invisible || ['\u{61c}', '\u{feff}'].contains(&c) {
             safe.extend(c.escape_default());
         } else {
             safe.push(c);
@@ -113,6 +117,7 @@ mod tests {
         assert_eq!(printable("größe 大"), "größe 大");
         assert_eq!(printable("\x1b[31mroot\n"), "\\u{1b}[31mroot\\n");
         assert_eq!(printable("a\u{202e}b"), "a\\u{202e}b");
+        assert_eq!(printable("\u{2066}a\u{2069}\u{61c}"), "\\u{2066}a\\u{2069}\\u{61c}");
     }
 
     #[test]

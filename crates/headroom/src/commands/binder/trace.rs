@@ -1,7 +1,7 @@
 //! `headroom binder trace`: calls with caller and receiver, as they end.
 
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::{self, BufWriter, Seek, Write};
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -72,7 +72,7 @@ fn filter(options: &Trace) -> TraceFilter {
 enum Sink {
     Text,
     Json,
-    Perfetto(BufWriter<File>),
+    Perfetto(Array),
 }
 
 impl Sink {
@@ -85,11 +85,8 @@ impl Sink {
         };
         let file =
             File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
-        let mut file = BufWriter::new(file);
-        // An array of events. The format allows its end to be missing, so an interrupted trace is
-        // valid.
-        file.write_all(b"[\n")?;
-        Ok(Self::Perfetto(file))
+        let array = Array::begin(file).context("cannot write the trace")?;
+        Ok(Self::Perfetto(array))
     }
 
     /// `Break` when the reader has closed the pipe.
@@ -97,15 +94,49 @@ impl Sink {
         match self {
             Self::Text => output::print_on(&text(call)),
             Self::Json => output::print_json_line(call),
-            Self::Perfetto(file) => {
-                for event in events(call) {
-                    writeln!(file, "{event},").context("cannot write the trace")?;
-                }
-                // So that the trace is complete even if this process is killed.
-                file.flush().context("cannot write the trace")?;
+            Self::Perfetto(array) => {
+                array.extend(&events(call)).context("cannot write the trace")?;
                 Ok(ControlFlow::Continue(()))
             }
         }
+    }
+}
+
+/// A file with an array of JSON values. A regular file ends with the array's end after each
+/// extension, so that it is complete even if this process is killed; another file never has one,
+/// which the trace format allows.
+struct Array {
+    file: BufWriter<File>,
+    is_empty: bool,
+    is_regular: bool,
+}
+
+impl Array {
+    const END: &str = "\n]\n";
+
+    fn begin(file: File) -> io::Result<Self> {
+        let is_regular = file.metadata()?.is_file();
+        let mut array = Self { file: BufWriter::new(file), is_empty: true, is_regular };
+        array.file.write_all(b"[")?;
+        array.end()?;
+        Ok(array)
+    }
+
+    fn extend(&mut self, values: &[serde_json::Value]) -> io::Result<()> {
+        for value in values {
+            let separator = if std::mem::take(&mut self.is_empty) { "" } else { "," };
+            write!(self.file, "{separator}\n{value}")?;
+        }
+        self.end()
+    }
+
+    /// What is written next replaces the end.
+    fn end(&mut self) -> io::Result<()> {
+        if self.is_regular {
+            self.file.write_all(Self::END.as_bytes())?;
+            self.file.seek_relative(-(Self::END.len() as i64))?;
+        }
+        self.file.flush()
     }
 }
 
@@ -218,6 +249,8 @@ fn events(call: &Call) -> Vec<serde_json::Value> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
+
     use super::*;
 
     fn call() -> Call {
@@ -279,6 +312,22 @@ mod tests {
         let mut dropped = call();
         (dropped.waited_ns, dropped.to) = (None, None);
         assert_eq!(super::events(&dropped).len(), 2, "an undelivered call has its caller only");
+    }
+
+    #[test]
+    fn a_trace_is_valid_json_after_each_call() {
+        let mut file = tempfile::tempfile().unwrap();
+        let mut array = Array::begin(file.try_clone().unwrap()).unwrap();
+        for calls in 0..3 {
+            let mut text = String::new();
+            let end = file.stream_position().unwrap();
+            file.rewind().unwrap();
+            file.read_to_string(&mut text).unwrap();
+            file.seek(io::SeekFrom::Start(end)).unwrap();
+            let found: Vec<serde_json::Value> = serde_json::from_str(&text).unwrap();
+            assert_eq!(found.len(), calls * events(&call()).len());
+            array.extend(&events(&call())).unwrap();
+        }
     }
 
     #[test]

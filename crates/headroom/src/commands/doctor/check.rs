@@ -1,5 +1,7 @@
 //! One check of the report.
 
+use std::borrow::Cow;
+
 use headroom_daemon::message::plain;
 use serde::Serialize;
 
@@ -15,7 +17,7 @@ pub struct Check {
     /// Consequence if it is missing; empty if it is present.
     pub lost: &'static str,
     /// Remedy for an operator; empty if it is present.
-    pub remedy: &'static str,
+    pub remedy: Cow<'static, str>,
     /// The daemon that cannot work at all without it.
     pub disables: Option<&'static str>,
 }
@@ -26,14 +28,15 @@ impl Check {
         capability: &'static str,
         found: Result<String, String>,
         lost: &'static str,
-        remedy: &'static str,
+        remedy: impl Into<Cow<'static, str>>,
     ) -> Self {
         match found {
             Ok(found) => {
-                Self { capability, present: true, found, lost: "", remedy: "", disables: None }
+                let remedy = Cow::Borrowed("");
+                Self { capability, present: true, found, lost: "", remedy, disables: None }
             }
             Err(error) => {
-                let found = plain(&error);
+                let (found, remedy) = (plain(&error), remedy.into());
                 Self { capability, present: false, found, lost, remedy, disables: None }
             }
         }

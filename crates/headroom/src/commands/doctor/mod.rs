@@ -17,7 +17,7 @@ use serde::Serialize;
 
 use crate::arguments::Globals;
 use crate::helpers::output::{self, printable};
-use crate::helpers::{client, kernel_limits, status_line};
+use crate::helpers::{client, kernel_limits, starting, status_line};
 use check::Check;
 
 #[derive(Serialize)]
@@ -74,13 +74,13 @@ fn daemons(globals: &Globals) -> Vec<Check> {
             "headroom-binderd",
             binderd,
             "no binder device is served",
-            "systemctl start headroom-binderd, or headroom up",
+            starting::command("headroom-binderd"),
         ),
         Check::new(
             "headroom-oomd",
             oomd,
             "no limit can be set, and nothing acts when the machine runs short of memory",
-            "systemctl start headroom-oomd, or headroom up",
+            starting::command("headroom-oomd"),
         ),
     ]
 }
