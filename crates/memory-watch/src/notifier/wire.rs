@@ -191,8 +191,10 @@ impl WireEvent {
     /// Returns `None` for a kind that this version does not define (never sent by its own
     /// programs).
     pub fn decode(&self) -> Option<Event> {
-        let Self { key, pages, time_ns, .. } = *self;
+        let Self { key, time_ns, .. } = *self;
         let account = account_of_key(key);
+        // A sum with a correction may be below 0 for a moment.
+        let pages = (self.pages as i64).max(0) as u64;
         let by = match self.killed_by {
             1 => Some(KilledBy::ArmedSelf),
             2 => Some(KilledBy::ArmedOther),
@@ -292,6 +294,17 @@ mod tests {
         for (account, key) in keys {
             assert_eq!((key_of_account(account), account_of_key(key)), (key, account));
         }
+    }
+
+    #[test]
+    fn usage_below_zero_is_reported_as_none() {
+        let mut event = WireEvent::read_from_bytes(&[0; size_of::<WireEvent>()]).unwrap();
+        (event.kind, event.pages) = (2, -3_i64 as u64);
+        let decoded = event.decode();
+        assert!(matches!(decoded, Some(Event::SoftCleared { pages: 0, .. })), "{decoded:?}");
+        event.pages = 3;
+        let decoded = event.decode();
+        assert!(matches!(decoded, Some(Event::SoftCleared { pages: 3, .. })), "{decoded:?}");
     }
 
     #[test]
