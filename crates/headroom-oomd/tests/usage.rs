@@ -3,6 +3,10 @@
 
 mod support;
 
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use control::oomd::{HeldMemory, Reply, Request};
@@ -10,7 +14,7 @@ use control::{Client, Uid};
 use support::cgroup::Cgroup;
 use support::daemon::Daemon;
 use support::hog::Hog;
-use support::{MIB, eventually, privileged};
+use support::{MIB, compile, eventually, privileged};
 
 /// How long an account within its limit is observed: several measurements.
 const CALM: Duration = Duration::from_millis(1500);
@@ -230,5 +234,40 @@ fn the_process_for_which_most_memory_is_held_is_the_victim() {
         holder.died();
         assert_eq!(daemon.ended(UID).victim.unwrap().pid, holder.pid());
         assert!(larger.is_alive());
+    }
+}
+
+/// Runs a process that takes memory which no fault shows, and waits until it was killed.
+fn is_killed_for(program: &Path, kind: &str, mib: u64, uid: Uid) {
+    let mut command = Command::new(program);
+    command.args([kind, "held", &mib.to_string(), "/dev/shm", &uid.to_string()]);
+    let mut holder = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let ended = eventually(&format!("{kind} of {uid} is killed"), || holder.try_wait().unwrap());
+    assert_eq!(ended.signal(), Some(libc::SIGKILL), "{kind} of user {uid}: {ended}");
+}
+
+#[test]
+fn each_kind_of_unseen_memory_is_found_right_after_a_kill_for_another_one() {
+    const UIDS: [Uid; 2] = [Uid(62312), Uid(62313)];
+    if !privileged() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let program = folder.path().join("holder");
+    compile("holder.c", &program, &["-std=gnu11", "-O1", "-pthread"]);
+    let daemon = Daemon::start("", &[]);
+    UIDS.iter().for_each(|uid| daemon.set_limit(*uid, 64 * MIB));
+    let sequence = [("memfd", 0), ("page tables", 0), ("memfd", 1), ("page tables", 1)];
+    for round in 0..3 {
+        for (kind, user) in sequence {
+            is_killed_for(&program, kind, 128, UIDS[user]);
+        }
+        // In the other order, and by two users in turn.
+        for (kind, user) in [("page tables", 0), ("memfd", 1), ("page tables", 1), ("memfd", 0)] {
+            is_killed_for(&program, kind, 128, UIDS[user]);
+        }
+        let killed = daemon.why(UIDS[0]).iter().filter(|why| why.victim.is_some()).count();
+        assert_eq!(killed, 4 * (round + 1));
     }
 }

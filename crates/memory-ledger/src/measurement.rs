@@ -173,6 +173,8 @@ pub struct Order {
     pub effort: Effort,
     /// Whether the memory controller may be read instead.
     pub controller: ControllerUse,
+    /// Reason for the measurement.
+    pub demand: Demand,
 }
 
 /// How many processes a measurement reads.
@@ -228,8 +230,6 @@ pub struct Need {
     pub sum: Sum,
     /// The account's limit.
     pub limit: Limit,
-    /// Reason for the measurement.
-    pub demand: Demand,
     /// See [`controller_use`].
     pub controller: ControllerUse,
 }
@@ -242,10 +242,22 @@ enum Validity {
     Discarded,
 }
 
+/// A search for memory that the account's sum does not show. It ends with a measurement that
+/// counts: what has grown once need not grow again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Search {
+    #[default]
+    NotWanted,
+    Wanted,
+    /// By the running measurement.
+    Running,
+}
+
 #[derive(Clone, Copy, Debug, Default)]
 struct State {
     /// The sum when the running measurement began.
     running: Option<Sum>,
+    search: Search,
     /// Whether the result of the running measurement counts.
     validity: Validity,
     /// End of the last measurement, nanoseconds.
@@ -265,6 +277,13 @@ struct State {
 }
 
 impl State {
+    /// The result of the running measurement does not count.
+    fn repeat_search(&mut self) {
+        if self.search == Search::Running {
+            self.search = Search::Wanted;
+        }
+    }
+
     /// No kill waits any more: the account is within its limit, or all of its memory was measured.
     fn end_wait(&mut self) {
         (self.waiting_ns, self.freed_bytes) = (None, None);
@@ -327,6 +346,12 @@ impl Measurements {
         self.accounts.entry(account).or_default();
     }
 
+    /// Searches for memory that the account holds and its sum does not show, by the next measurement
+    /// that begins and counts.
+    pub fn search(&mut self, account: AccountId) {
+        self.accounts.entry(account).or_default().search = Search::Wanted;
+    }
+
     /// Removes an account that has no limit any more.
     pub fn forget(&mut self, account: AccountId) {
         self.accounts.remove(&account);
@@ -340,7 +365,7 @@ impl Measurements {
     /// The measurement that is to begin now for a followed account. An account that needs no more
     /// measurements is removed.
     pub fn begin(&mut self, account: AccountId, need: Need, now_ns: u64) -> Option<Order> {
-        let Need { sum, limit, demand, controller } = need;
+        let Need { sum, limit, controller } = need;
         let state = self.accounts.get_mut(&account)?;
         if sum.used_bytes() <= limit.hard_bytes() {
             // The next crossing waits for itself: processes that end together cause several.
@@ -350,6 +375,10 @@ impl Measurements {
             return None;
         }
         let near = sum.used_bytes().max(sum.summed_bytes) >= limit.soft_bytes();
+        let demand = match state.search {
+            Search::Wanted => Demand::Unseen,
+            Search::NotWanted | Search::Running => Demand::Usage,
+        };
         if !near && sum.correction_bytes == 0 && demand == Demand::Usage {
             self.accounts.remove(&account);
             return None;
@@ -360,6 +389,9 @@ impl Measurements {
             return None;
         }
         state.running = Some(sum);
+        if demand == Demand::Unseen {
+            state.search = Search::Running;
+        }
         let soft = limit.soft_bytes();
         let (effort, enough_bytes) = match awaited {
             Awaited::No => (Effort::Some, soft - soft / CLEAR_SHARE),
@@ -375,6 +407,7 @@ impl Measurements {
                 ControllerUse::Allowed => controller,
                 ControllerUse::Excluded => ControllerUse::Excluded,
             },
+            demand,
         })
     }
 
@@ -390,6 +423,7 @@ impl Measurements {
         let state = self.accounts.get_mut(&measurement.account)?;
         let sum = state.running.take()?;
         if std::mem::take(&mut state.validity) == Validity::Discarded {
+            state.repeat_search();
             return None;
         }
         let small = limit.soft_bytes() / RAISE_SHARE;
@@ -400,7 +434,11 @@ impl Measurements {
             state.controller = ControllerUse::Excluded;
             state.cost_ns = measurement.cost_ns;
             state.due_ns = now_ns;
+            state.repeat_search();
             return None;
+        }
+        if state.search == Search::Running {
+            state.search = Search::NotWanted;
         }
         state.controller = ControllerUse::Allowed;
         state.ended_ns = Some(now_ns);
@@ -448,6 +486,7 @@ impl Measurements {
         if let Some(state) = self.accounts.get_mut(&account) {
             state.running = None;
             state.validity = Validity::Valid;
+            state.repeat_search();
             state.ended_ns.get_or_insert(now_ns);
         }
     }

@@ -86,7 +86,7 @@ impl World {
 
     fn need(&self) -> Need {
         let controller = ControllerUse::Excluded;
-        Need { sum: self.sum(), limit: limit(), demand: Demand::Usage, controller }
+        Need { sum: self.sum(), limit: limit(), controller }
     }
 
     fn look(&mut self) {
@@ -278,14 +278,42 @@ fn measure_by_controller(
     let [before, after] = sums.map(|mib| mib * MIB);
     let sum = Sum { summed_bytes: before, ..Sum::default() };
     let controller = ControllerUse::Allowed;
-    measurements.follow(ACCOUNT);
-    let need = Need { sum, limit: limit(), demand: Demand::Unseen, controller };
+    measurements.search(ACCOUNT);
+    let need = Need { sum, limit: limit(), controller };
     let order = measurements.begin(ACCOUNT, need, now_ns).unwrap();
     assert_eq!(order.controller, ControllerUse::Allowed);
     let source = UsageSource::Controller;
     let measurement = Measurement { source, ..by_pss(difference * MIB as i64) };
     let correction = measurements.end(measurement, after, limit(), now_ns);
     correction.map(|it| it.bytes / MIB as i64)
+}
+
+#[test]
+fn a_search_is_repeated_until_a_measurement_counts() {
+    let sum = Sum { summed_bytes: MIB, ..Sum::default() };
+    let need = Need { sum, limit: limit(), controller: ControllerUse::Excluded };
+    let demand = |measurements: &mut Measurements, now_ns| {
+        measurements.begin(ACCOUNT, need, now_ns).map(|order| order.demand)
+    };
+    let mut measurements = Measurements::default();
+    let end = |measurements: &mut Measurements, now_ns| {
+        measurements.end(by_pss(0), MIB, limit(), now_ns).is_some()
+    };
+    measurements.search(ACCOUNT);
+    assert_eq!(demand(&mut measurements, 0), Some(Demand::Unseen));
+    // A victim's exit.
+    measurements.discard(ACCOUNT, 0);
+    assert!(!end(&mut measurements, 0));
+    assert_eq!(demand(&mut measurements, 0), Some(Demand::Unseen));
+    // No room in the worker's queue.
+    measurements.cancel(ACCOUNT, 0);
+    assert_eq!(demand(&mut measurements, 1_000 * MS), Some(Demand::Unseen));
+    // Growth during the measurement.
+    measurements.search(ACCOUNT);
+    assert!(end(&mut measurements, 1_000 * MS));
+    assert_eq!(demand(&mut measurements, 2_000 * MS), Some(Demand::Unseen));
+    assert!(end(&mut measurements, 2_000 * MS));
+    assert_eq!(demand(&mut measurements, 4_000 * MS), None, "far from the limit");
 }
 
 #[test]
@@ -305,7 +333,7 @@ fn a_charge_that_was_read_while_the_sum_moved_is_replaced_by_proportional_set_si
         assert_eq!(measurements.next_deadline_ns(), Some(0), "at once");
         let sum = Sum { summed_bytes: 380 * MIB, ..Sum::default() };
         let controller = ControllerUse::Allowed;
-        let need = Need { sum, limit: limit(), demand: Demand::Usage, controller };
+        let need = Need { sum, limit: limit(), controller };
         let order = measurements.begin(ACCOUNT, need, 0).unwrap();
         assert_eq!(order.controller, ControllerUse::Excluded);
         assert!(measurements.end(by_pss(0), 390 * MIB, limit(), 0).is_some());
@@ -339,7 +367,7 @@ fn pages_of_a_fork_in_progress_stay_unconfirmed_for_a_bounded_time() {
     let may_kill = |measurements: &mut Measurements, unlisted_bytes, now_ns| {
         assert!(!measurements.may_kill(ACCOUNT, sum, limit(), now_ns));
         let controller = ControllerUse::Excluded;
-        let need = Need { sum, limit: limit(), demand: Demand::Usage, controller };
+        let need = Need { sum, limit: limit(), controller };
         measurements.begin(ACCOUNT, need, now_ns).unwrap();
         let measurement = Measurement { unlisted_bytes, ..by_pss(0) };
         let end = measurements.end(measurement, 600 * MIB, limit(), now_ns).unwrap();
@@ -365,7 +393,7 @@ fn each_crossing_waits_for_itself() {
         correction_bytes: 0,
     };
     let controller = ControllerUse::Excluded;
-    let need = |sum| Need { sum, limit: limit(), demand: Demand::Usage, controller };
+    let need = |sum| Need { sum, limit: limit(), controller };
     assert!(!measurements.may_kill(ACCOUNT, sum(600), limit(), 0));
     measurements.begin(ACCOUNT, need(sum(600)), 0).unwrap();
     // Some of its processes have ended; their memory is being freed.
@@ -382,7 +410,7 @@ fn a_wait_ends_with_a_measurement_within_the_limit() {
     let sum = Sum { summed_bytes: 600 * MIB, unconfirmed_bytes: 300 * MIB, correction_bytes: 0 };
     assert!(!measurements.may_kill(ACCOUNT, sum, limit(), 0));
     let controller = ControllerUse::Excluded;
-    let need = Need { sum, limit: limit(), demand: Demand::Usage, controller };
+    let need = Need { sum, limit: limit(), controller };
     measurements.begin(ACCOUNT, need, 0).unwrap();
     // Most of the memory belongs to processes that were not read.
     let unlisted_bytes = 200 * MIB;
@@ -408,7 +436,7 @@ fn a_kill_waits_for_memory_of_exited_processes_while_it_falls() {
                 return false;
             }
             let controller = ControllerUse::Excluded;
-            let need = Need { sum, limit: limit(), demand: Demand::Usage, controller };
+            let need = Need { sum, limit: limit(), controller };
             measurements.begin(ACCOUNT, need, now_ns).unwrap();
             let used_unlisted_bytes = used_of(unlisted_bytes);
             let measurement = Measurement { unlisted_bytes, used_unlisted_bytes, ..by_pss(0) };
@@ -434,8 +462,8 @@ fn after_a_kill_the_next_one_waits_for_a_measurement_of_what_was_added_meanwhile
     let mut measurements = Measurements::default();
     let crossed = sum(900, 800, 0);
     assert!(!measurements.may_kill(ACCOUNT, crossed, limit(), 0));
-    let (limit, demand, controller) = (limit(), Demand::Usage, ControllerUse::Excluded);
-    measurements.begin(ACCOUNT, Need { sum: crossed, limit, demand, controller }, 0).unwrap();
+    let (limit, controller) = (limit(), ControllerUse::Excluded);
+    measurements.begin(ACCOUNT, Need { sum: crossed, limit, controller }, 0).unwrap();
     // Processes map 800 MiB of shared memory during the measurement.
     let measurement = Measurement { unlisted_bytes: 10 * MIB, ..by_pss(-480 * MIB as i64) };
     measurements.end(measurement, 1700 * MIB, limit, 1020 * MS).unwrap();
@@ -457,8 +485,8 @@ fn a_kill_waits_while_the_shared_memory_of_many_exiting_processes_is_freed() {
         if measurements.may_kill(ACCOUNT, sum, limit(), now_ns) {
             return true;
         }
-        let (limit, demand, controller) = (limit(), Demand::Usage, ControllerUse::Excluded);
-        measurements.begin(ACCOUNT, Need { sum, limit, demand, controller }, now_ns).unwrap();
+        let (limit, controller) = (limit(), ControllerUse::Excluded);
+        measurements.begin(ACCOUNT, Need { sum, limit, controller }, now_ns).unwrap();
         let measurement = Measurement { unlisted_bytes, ..by_pss(0) };
         measurements.end(measurement, summed_bytes, limit, now_ns).unwrap();
         false

@@ -15,7 +15,9 @@ use super::charge::{Size, size_by};
 use super::file_search::FileSearch;
 use super::process_snapshot::ProcessSnapshot;
 use super::unlisted_spaces::UnlistedSpaces;
-use crate::usage::{Files, Held, Holder, Measured, Member, Request, Unlisted, UsageWorker};
+use crate::usage::{
+    Files, GROWTH_BYTES, Held, Holder, Measured, Member, Request, Unlisted, UsageWorker,
+};
 
 /// Maximum number of measurements started per iteration of the event loop; others follow in the
 /// next one.
@@ -27,8 +29,6 @@ const MOST_BEGUN: usize = 32;
 pub(super) struct UsageMonitor {
     measurements: Measurements,
     worker: Option<UsageWorker>,
-    /// Accounts that may hold memory that their sums do not show.
-    unseen: BTreeSet<AccountId>,
     unlisted_spaces: UnlistedSpaces,
     file_search: FileSearch,
 }
@@ -53,15 +53,13 @@ impl UsageMonitor {
     /// Searches for memory that the account holds and its sum does not show.
     pub(super) fn search(&mut self, account: AccountId) {
         if self.worker.is_some() {
-            self.unseen.insert(account);
-            self.measurements.follow(account);
+            self.measurements.search(account);
         }
     }
 
     /// Drops the state of an account whose limit is gone.
     pub(super) fn forget(&mut self, account: AccountId) {
         self.measurements.forget(account);
-        self.unseen.remove(&account);
         self.unlisted_spaces.forget(account);
     }
 
@@ -167,16 +165,13 @@ impl UsageMonitor {
                 self.forget(account);
                 continue;
             };
-            let unseen = self.unseen.contains(&account);
-            let demand = if unseen { Demand::Unseen } else { Demand::Usage };
             let sum_state = sum_state(accounts, account, kills);
             let controller = controller_use(account, limit.count(), sum_state);
-            let need = Need { sum, limit, demand, controller };
+            let need = Need { sum, limit, controller };
             if due.len() < MOST_BEGUN
                 && let Some(order) = self.measurements.begin(account, need, now_ns)
             {
-                self.unseen.remove(&account);
-                due.push(DueOrder { order, limit, demand });
+                due.push(DueOrder { order, limit });
             }
         }
         due
@@ -218,8 +213,8 @@ impl UsageMonitor {
                 members.extend(member(accounts, account, sample));
             }
         }
-        for DueOrder { order, limit, demand } in due {
-            let files = match demand {
+        for DueOrder { order, limit } in due {
+            let files = match order.demand {
                 Demand::Unseen => Files::Search,
                 Demand::Usage => Files::AsBefore,
             };
@@ -288,6 +283,11 @@ impl UsageMonitor {
         let account = measurement.account;
         let (sum, limit) = accounts.sum(account)?;
         let end = self.measurements.end(measurement, sum.summed_bytes, limit, monotonic_ns())?;
+        if end.bytes.saturating_add(GROWTH_BYTES as i64) <= sum.correction_bytes
+            && let Some(worker) = &self.worker
+        {
+            worker.note_unseen_fall();
+        }
         let page_bytes = accounts.page_bytes();
         let correction = Correction {
             pages: end.bytes / page_bytes as i64,
@@ -308,7 +308,6 @@ impl UsageMonitor {
 pub(super) struct DueOrder {
     order: Order,
     limit: Limit,
-    demand: Demand,
 }
 
 /// The memory that other daemons hold for the accounts to be measured.

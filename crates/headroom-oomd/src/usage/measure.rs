@@ -620,6 +620,7 @@ mod tests {
     use std::os::fd::{AsFd, OwnedFd};
     use std::sync::{Mutex, PoisonError};
 
+    use memory_ledger::Demand;
     use memory_watch::cgroups::Cgroups;
     use rustix::fs::{MemfdFlags, Mode, OFlags};
     use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -640,6 +641,7 @@ mod tests {
             tolerated_bytes: 1 << 20,
             effort,
             controller: ControllerUse::Allowed,
+            demand: Demand::Usage,
         }
     }
 

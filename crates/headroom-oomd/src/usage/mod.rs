@@ -23,5 +23,6 @@ pub(crate) use bounded::{Answer, BoundedReader, Question};
 pub(crate) use measure::machine_shmem_bytes;
 pub use measure::{Files, Held, Member, Request, Unlisted};
 pub use open_files::Holder;
+pub(crate) use unseen_growth::GROWTH_BYTES;
 pub(crate) use worker::Measured;
 pub use worker::UsageWorker;

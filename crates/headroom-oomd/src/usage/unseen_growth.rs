@@ -6,7 +6,7 @@ use machine_memory::{MachineReader, Meminfo};
 
 /// Growth after which the daemon searches for its owner, bytes: half of what an account may exceed
 /// its limit by for more than a second.
-const GROWTH_BYTES: u64 = 16 << 20;
+pub(crate) const GROWTH_BYTES: u64 = 16 << 20;
 /// Number of counters of [`counters`].
 const COUNTERS: usize = 6;
 

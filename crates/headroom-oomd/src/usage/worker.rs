@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use memory_ledger::{Measurement, ProcessId};
 use rustix::event::{EventfdFlags, eventfd};
@@ -21,6 +21,9 @@ const NICE: i32 = -20;
 const QUEUE: usize = 64;
 /// Interval of reading the system's memory while an account is limited.
 const LOOK: Duration = Duration::from_millis(250);
+/// Number of looks that count as growth after memory was freed that no resident set shows: a killed
+/// process may have freed the rest of it after a second.
+const DOUBTFUL_LOOKS: u32 = 4;
 
 /// The result of a measurement.
 #[derive(Debug)]
@@ -45,6 +48,8 @@ struct Shared {
     limited: AtomicBool,
     /// Memory of the system has grown that no resident set shows.
     grown: AtomicBool,
+    /// Such memory was freed.
+    fallen: AtomicBool,
     /// Pages that processes of the system have lazily freed since the event loop took the number.
     lazily_freed_pages: AtomicU64,
     wake: OwnedFd,
@@ -76,10 +81,17 @@ impl UsageWorker {
             held_files: Mutex::default(),
             limited: AtomicBool::new(false),
             grown: AtomicBool::new(false),
+            fallen: AtomicBool::new(false),
             lazily_freed_pages: AtomicU64::new(0),
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
         });
-        let work = Work { queue, shared: Arc::clone(&shared), growth: UnseenGrowth::new() };
+        let work = Work {
+            queue,
+            shared: Arc::clone(&shared),
+            growth: UnseenGrowth::new(),
+            doubtful_looks: 0,
+            next_doubtful: Instant::now(),
+        };
         std::thread::Builder::new().name("usage".into()).spawn(move || work.run())?;
         Ok(Self { jobs, shared })
     }
@@ -121,6 +133,12 @@ impl UsageWorker {
         self.shared.grown.swap(false, Ordering::Relaxed)
     }
 
+    /// Memory that no resident set shows is being freed: if other memory grows by as much between
+    /// two looks, no counter shows it. Some of the next looks count as growth.
+    pub(crate) fn note_unseen_fall(&self) {
+        self.shared.fallen.store(true, Ordering::Relaxed);
+    }
+
     /// Number of pages that processes of the system have lazily freed since the last call.
     pub(crate) fn take_lazily_freed(&self) -> u64 {
         self.shared.lazily_freed_pages.swap(0, Ordering::Relaxed)
@@ -138,6 +156,9 @@ struct Work {
     queue: Receiver<Job>,
     shared: Arc<Shared>,
     growth: UnseenGrowth,
+    /// Number of looks that count as growth, [`LOOK`] apart.
+    doubtful_looks: u32,
+    next_doubtful: Instant,
 }
 
 impl Work {
@@ -183,7 +204,15 @@ impl Work {
             self.growth.forget();
             return;
         }
-        let UnseenChanges { grown, lazily_freed_pages } = self.growth.look();
+        if self.shared.fallen.swap(false, Ordering::Relaxed) {
+            (self.doubtful_looks, self.next_doubtful) = (DOUBTFUL_LOOKS, Instant::now() + LOOK);
+        }
+        let UnseenChanges { mut grown, lazily_freed_pages } = self.growth.look();
+        if self.doubtful_looks > 0 && Instant::now() >= self.next_doubtful {
+            (self.doubtful_looks, self.next_doubtful) =
+                (self.doubtful_looks - 1, Instant::now() + LOOK);
+            grown = true;
+        }
         if grown {
             self.shared.grown.store(true, Ordering::Relaxed);
         }
