@@ -346,8 +346,8 @@ impl Measurements {
         self.accounts.entry(account).or_default();
     }
 
-    /// Searches for memory that the account holds and its sum does not show, by the next measurement
-    /// that begins and counts.
+    /// Searches for memory that the account holds and its sum does not show, by the next
+    /// measurement that begins and counts.
     pub fn search(&mut self, account: AccountId) {
         self.accounts.entry(account).or_default().search = Search::Wanted;
     }
