@@ -274,6 +274,8 @@ struct State {
     freed_bytes: Option<u64>,
     /// Time when the next measurement is due, nanoseconds.
     due_ns: u64,
+    /// Earliest begin after one that could not begin, nanoseconds.
+    retry_ns: u64,
 }
 
 impl State {
@@ -325,7 +327,9 @@ impl State {
 
     /// Earliest begin of the next measurement, nanoseconds. The first one may begin at once.
     fn next_ns(&self, awaited: Awaited, now_ns: u64) -> u64 {
-        self.ended_ns.map_or(now_ns, |ended_ns| ended_ns + pause_ns(self.cost_ns, awaited))
+        let next_ns =
+            self.ended_ns.map_or(now_ns, |ended_ns| ended_ns + pause_ns(self.cost_ns, awaited));
+        next_ns.max(self.retry_ns)
     }
 }
 
@@ -481,13 +485,16 @@ impl Measurements {
         }
     }
 
-    /// Cancels a measurement that could not begin.
+    /// Cancels a measurement that could not begin. It is due again after a pause: the reason, such
+    /// as a full queue, lasts.
     pub fn cancel(&mut self, account: AccountId, now_ns: u64) {
         if let Some(state) = self.accounts.get_mut(&account) {
             state.running = None;
             state.validity = Validity::Valid;
             state.repeat_search();
             state.ended_ns.get_or_insert(now_ns);
+            state.retry_ns = now_ns + RENEW_MS / 2 * NS_PER_MS;
+            state.due_ns = state.due_ns.max(state.retry_ns);
         }
     }
 

@@ -307,10 +307,16 @@ fn a_search_is_repeated_until_a_measurement_counts() {
     assert_eq!(demand(&mut measurements, 0), Some(Demand::Unseen));
     // No room in the worker's queue.
     measurements.cancel(ACCOUNT, 0);
+    assert_eq!(measurements.next_deadline_ns(), Some(100 * MS), "the event loop does not spin");
+    assert_eq!(demand(&mut measurements, 99 * MS), None);
     assert_eq!(demand(&mut measurements, 1_000 * MS), Some(Demand::Unseen));
+    // After a measurement that has ended long ago, too.
+    measurements.cancel(ACCOUNT, 1_000 * MS);
+    assert_eq!(measurements.next_deadline_ns(), Some(1_100 * MS));
+    assert_eq!(demand(&mut measurements, 1_100 * MS), Some(Demand::Unseen));
     // Growth during the measurement.
     measurements.search(ACCOUNT);
-    assert!(end(&mut measurements, 1_000 * MS));
+    assert!(end(&mut measurements, 1_100 * MS));
     assert_eq!(demand(&mut measurements, 2_000 * MS), Some(Demand::Unseen));
     assert!(end(&mut measurements, 2_000 * MS));
     assert_eq!(demand(&mut measurements, 4_000 * MS), None, "far from the limit");
