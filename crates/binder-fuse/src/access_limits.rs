@@ -121,10 +121,8 @@ impl AccessLimits {
         charge: Charge,
         now_ns: u64,
     ) -> bool {
-        let own = Occupation::Touch { tid };
-        let is_other =
-            |occupation| matches!(occupation, Occupation::Touch { .. }) && occupation != own;
-        self.may_block(process, charge, |occupation| !is_other(occupation))
+        let reasons = [Occupation::LateAccess, Occupation::Touch { tid }];
+        self.may_block(process, charge, |occupation| reasons.contains(&occupation))
             && self.has_budget(charge.owner, now_ns)
     }
 

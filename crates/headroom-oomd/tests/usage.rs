@@ -14,7 +14,7 @@ use control::{Client, Uid};
 use support::cgroup::Cgroup;
 use support::daemon::Daemon;
 use support::hog::Hog;
-use support::{MIB, compile, eventually, privileged};
+use support::{MIB, eventually, make_holder, privileged};
 
 /// How long an account within its limit is observed: several measurements.
 const CALM: Duration = Duration::from_millis(1500);
@@ -255,7 +255,7 @@ fn each_kind_of_unseen_memory_is_found_right_after_a_kill_for_another_one() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
     let program = folder.path().join("holder");
-    compile("holder.c", &program, &["-std=gnu11", "-O1", "-pthread"]);
+    make_holder(&program);
     let daemon = Daemon::start("", &[]);
     UIDS.iter().for_each(|uid| daemon.set_limit(*uid, 64 * MIB));
     let sequence = [("memfd", 0), ("page tables", 0), ("memfd", 1), ("page tables", 1)];

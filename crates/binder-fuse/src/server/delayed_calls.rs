@@ -90,12 +90,9 @@ impl Server {
     /// Continues a long BINDER_WRITE_READ in its owner's next turn, or once the owner has slices.
     pub(super) fn continue_call(&mut self, request: PendingIoctl, bwr: BinderWriteRead) {
         let owner = self.host.charge(request.caller).owner;
-        match self.delayed.pay(owner, Stage::Unpaid) {
-            stage @ Stage::Unpaid => self.delay_call(Slice { request, bwr, stage }),
-            stage @ (Stage::Due | Stage::Touched) => {
-                self.queue_slice(Slice { request, bwr, stage })
-            }
-        }
+        let stage = self.delayed.pay(owner, Stage::Unpaid);
+        let slice = Slice { request, bwr, stage };
+        if stage == Stage::Unpaid { self.delay_call(slice) } else { self.queue_slice(slice) }
     }
 
     /// Late accesses have returned.

@@ -21,8 +21,8 @@ const NICE: i32 = -20;
 const QUEUE: usize = 64;
 /// Interval of reading the system's memory while an account is limited.
 const LOOK: Duration = Duration::from_millis(250);
-/// Number of looks that count as growth after memory was freed that no resident set shows: a killed
-/// process may have freed the rest of it after a second.
+/// Number of looks that count as growth after memory was freed that no resident set shows. A killed
+/// process frees its page tables and files after its resident set: within a second.
 const DOUBTFUL_LOOKS: u32 = 4;
 
 /// The result of a measurement.
