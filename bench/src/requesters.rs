@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use control::Uid;
-use control::oomd::Outcome;
+use control::oomd::{Outcome, Why};
 use machine_memory::text::bytes_of;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
@@ -231,7 +231,7 @@ pub fn run(program: &Path, notifier: &str, plan: &Plan) -> Result<Run> {
     let records = loop {
         let records = oomd.records()?;
         let settled = records.iter().all(|why| why.outcome != Outcome::Dying);
-        if settled && records.iter().filter(|why| why.victim.is_some()).count() >= kills {
+        if settled && records.iter().flat_map(Why::killed).count() >= kills {
             break records;
         }
         anyhow::ensure!(start.elapsed() < PATIENCE, "{kills} died, but not by the daemon");

@@ -761,3 +761,10 @@ pub struct Why {
     /// Outcome of the kill.
     pub outcome: Outcome,
 }
+
+impl Why {
+    /// The killed processes.
+    pub fn killed(&self) -> impl Iterator<Item = &Candidate> {
+        self.victim.iter().chain(&self.others)
+    }
+}

@@ -31,7 +31,7 @@ pub fn decided(counters: &mut Counters, why: &Why) {
         counters.without_victim += 1;
         return;
     };
-    counters.processes += 1 + why.others.len() as u64;
+    counters.processes += why.killed().count() as u64;
     let same = |kills: &&mut Kills| (kills.trigger, kills.killer) == (why.trigger, killer);
     match counters.kills.iter_mut().find(same) {
         Some(kills) => kills.count += 1,
