@@ -335,7 +335,7 @@ mod tests {
     #[test]
     fn root_has_a_share_too() {
         const MOST: usize = 4096;
-        let quota = Quota::new(CLIENT_FILES.slots_of(4 * 3 * MOST));
+        let quota = Quota::new(CLIENT_FILES.slots_of(5 * 3 * MOST));
         assert_eq!(quota.size().slots, 3 * MOST);
         let closers = Closers::with_quota(quota);
         let taken = (0..3 * MOST).filter(|_| closers.reserve(user(0)).is_ok());

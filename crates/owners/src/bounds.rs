@@ -151,9 +151,8 @@ impl Bound {
             }
             Share::Descriptors { parts, of_an_owner } => {
                 let part = match parts {
-                    4 => "a quarter".to_owned(),
+                    5 => "a fifth".to_owned(),
                     6 => "a sixth".to_owned(),
-                    8 => "an eighth".to_owned(),
                     other => format!("1/{other}"),
                 };
                 let all = format!("{part} of the descriptors");
@@ -465,7 +464,8 @@ pub const THREADS: Bound = Bound {
     name: "threads",
     daemon: Daemon::Binderd,
     resource: "threads that have called, for each open; one descriptor each",
-    share: Share::Descriptors { parts: 8, of_an_owner: 16 << 10 },
+    // As many as opens: each has a thread.
+    share: Share::Descriptors { parts: 6, of_an_owner: 16 << 10 },
     beyond: "the system call fails (ENOMEM)",
     test: "threads_of_one_owner_leave_descriptors_to_others",
 };
@@ -475,7 +475,7 @@ pub const CLIENT_FILES: Bound = Bound {
     name: "client-files",
     daemon: Daemon::Binderd,
     resource: "files of clients in transit or to be closed",
-    share: Share::Descriptors { parts: 4, of_an_owner: 4096 },
+    share: Share::Descriptors { parts: 5, of_an_owner: 4096 },
     beyond: "the call that carries them fails",
     test: "an_owner_gets_a_share_and_another_one_is_served",
 };
