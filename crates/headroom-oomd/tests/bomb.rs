@@ -102,11 +102,12 @@ fn a_bomb_of_few_processes_dies_with_most_of_its_members() {
     let mut bomb = Hog::start(SLOW_UID);
     bomb.replace(CHILDREN);
     bomb.died();
-    let whole = |why: &control::oomd::Why| why.rule.contains("herd") && !why.others.is_empty();
+    // A herd of which most has died; or a fork bomb, if 16 were new before the daemon has decided.
+    let whole = |why: &control::oomd::Why| !why.others.is_empty();
     let why = eventually("the family dies", || daemon.why(SLOW_UID).into_iter().find(whole));
     assert!(why.others.len() as u32 <= CHILDREN, "{why:#?}");
     let killed = daemon.why(SLOW_UID).len() as u32;
-    assert!((CHILDREN / 2..=2 * CHILDREN).contains(&killed), "{killed} kills");
+    assert!((CHILDREN / 2..=16).contains(&killed), "{killed} kills");
     eventually("all of its processes have exited", || (alive(SLOW_UID) == 1).then_some(()));
     assert!(bystander.is_alive());
     bystander.grow(1024);
