@@ -10,6 +10,11 @@
 //!   [`RUNNING_PATIENCE_MS`] while one is running;
 //! * measurements take [`CPU_PERCENT`] of one CPU at most, unless that made them older than
 //!   [`OLDEST_MS`].
+//!
+//! Far from its limit an account is measured in idle time: which of its pages a fork brought, and
+//! which are shared, has to be known before they are near it, where the fastest program is faster
+//! than a measurement. Pages that are shared stay unconfirmed there, and correct no sum: the sum
+//! that triggers is never too small, and what may kill without a measurement is never too large.
 
 use std::collections::BTreeMap;
 
@@ -41,6 +46,18 @@ const RAISE_SHARE: u64 = 64;
 /// No process is read for an account with a sum below the soft limit by this fraction of it.
 const CLEAR_SHARE: u64 = 16;
 
+/// CPU time of measurements of all accounts far from their limits together, percent of one CPU.
+const IDLE_CPU_PERCENT: u64 = 1;
+/// Minimum interval between two measurements of an account far from its limit, milliseconds: with
+/// the interval of looks less than a second passes from a fork to its confirmation.
+const IDLE_MS: u64 = 500;
+/// Interval if an account far from its limit holds memory outside of its sum, milliseconds.
+const HIDDEN_MS: u64 = 2_000;
+/// Maximum time in which one measurement excludes further ones in idle time, milliseconds.
+const IDLE_PAUSE_MS: u64 = 10_000;
+/// Unconfirmed bytes of which no measurement in idle time is due: sixteen pages.
+const CONFIRMED_BYTES: u64 = 64 << 10;
+
 /// A kill waits longer if the memory that is being freed has fallen by this fraction of it, or of
 /// the soft limit: so the account is over its limit for some seconds at most, and a kill waits for
 /// the exits of many processes with large shared memory, each of which frees it once more.
@@ -54,7 +71,8 @@ const NS_PER_MS: u64 = 1_000_000;
 pub struct Sum {
     /// Each page is counted once per process that maps it.
     pub summed_bytes: u64,
-    /// Part of `summed_bytes` that was added since the last measurement and may be shared.
+    /// Part of `summed_bytes` that may be shared: it was added since the last measurement, or that
+    /// has found it shared while the account was far from its limit.
     pub unconfirmed_bytes: u64,
     /// The correction in force.
     pub correction_bytes: i64,
@@ -64,6 +82,11 @@ impl Sum {
     /// Actual usage, as far as it is known.
     pub fn used_bytes(&self) -> u64 {
         self.summed_bytes.saturating_add_signed(self.correction_bytes)
+    }
+
+    /// Whether it is at the soft limit, with or without the correction.
+    fn is_near(&self, limit: Limit) -> bool {
+        self.used_bytes().max(self.summed_bytes) >= limit.soft_bytes()
     }
 
     /// Part of [`used_bytes`](Self::used_bytes) that was measured or cannot be shared.
@@ -109,6 +132,15 @@ pub enum ControllerUse {
     Allowed,
     /// Proportional set sizes only.
     Excluded,
+}
+
+impl ControllerUse {
+    fn and(self, other: Self) -> Self {
+        match self {
+            Self::Allowed => other,
+            Self::Excluded => Self::Excluded,
+        }
+    }
 }
 
 /// Properties of an account's sum.
@@ -253,10 +285,29 @@ enum Search {
     Running,
 }
 
+/// When an account is measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Pace {
+    /// It may be near its limit, or is searched: by itself.
+    #[default]
+    Near,
+    /// Far from its limit: in turn with the others, in idle time.
+    Idle,
+    /// Far from its limit: not until it [`has_changed`](State::has_changed).
+    Settled,
+}
+
 #[derive(Clone, Copy, Debug, Default)]
 struct State {
+    pace: Pace,
+    /// The sum when it was measured far from the limit, and what was unconfirmed then, bytes.
+    known: (u64, u64),
+    /// What that measurement found shared, in addition to the correction, bytes.
+    shared_bytes: u64,
     /// The sum when the running measurement began.
     running: Option<Sum>,
+    /// Whether that began in idle time, and excludes others.
+    in_turn: bool,
     search: Search,
     /// Whether the result of the running measurement counts.
     validity: Validity,
@@ -319,6 +370,44 @@ impl State {
         is_over(measured_ns) || (unlisted_exceeds && is_over(since_ns))
     }
 
+    /// The account may be near its limit: its first measurement waits for no earlier one.
+    fn approach(&mut self) {
+        if self.pace != Pace::Near {
+            (self.pace, self.ended_ns) = (Pace::Near, None);
+        }
+    }
+
+    /// Whether pages have been added that may be shared, or pages have gone that were.
+    fn has_changed(&self, sum: Sum) -> bool {
+        let (summed_bytes, unconfirmed_bytes) = self.known;
+        let more = |now: u64, before: u64| now > before.saturating_add(CONFIRMED_BYTES);
+        more(sum.unconfirmed_bytes, unconfirmed_bytes)
+            || (sum.unconfirmed_bytes > CONFIRMED_BYTES && more(summed_bytes, sum.summed_bytes))
+    }
+
+    /// The next measurement of an account far from its limit is due in idle time, after a pause.
+    fn idle(&mut self, pause_ms: u64, now_ns: u64) {
+        let next_ns = self.ended_ns.map_or(now_ns, |ended_ns| ended_ns + pause_ms * NS_PER_MS);
+        let sooner_ns = if self.pace == Pace::Idle { self.due_ns } else { u64::MAX };
+        (self.pace, self.due_ns) = (Pace::Idle, next_ns.min(sooner_ns).max(self.retry_ns));
+    }
+
+    /// Ends a measurement of an account far from its limit, which corrects its sum by `bytes`.
+    fn end_far(&mut self, measurement: &Measurement, bytes: i64, now_ns: u64) {
+        if self.search == Search::Wanted {
+            return;
+        }
+        self.pace = Pace::Settled;
+        if measurement.unlisted_bytes > CONFIRMED_BYTES {
+            self.idle(IDLE_MS, now_ns);
+        } else if bytes > 0 {
+            self.idle(HIDDEN_MS, now_ns);
+        } else {
+            let measured = self.shared_bytes > 0;
+            self.source = if measured { measurement.source } else { UsageSource::Sum };
+        }
+    }
+
     /// Maximum time that a kill waits now, nanoseconds.
     fn patience_ns(&self) -> u64 {
         let ms = if self.running.is_some() { RUNNING_PATIENCE_MS } else { PATIENCE_MS };
@@ -337,23 +426,54 @@ impl State {
 #[derive(Clone, Debug, Default)]
 pub struct Measurements {
     accounts: BTreeMap<AccountId, State>,
+    /// Earliest begin of a measurement in idle time, nanoseconds.
+    next_idle_ns: u64,
 }
 
 impl Measurements {
-    /// Accounts that are measured at present.
+    /// Accounts for which [`begin`](Self::begin) may be due.
     pub fn accounts(&self) -> impl Iterator<Item = AccountId> {
-        self.accounts.keys().copied()
+        let near = self.accounts.iter().filter(|(_, state)| state.pace == Pace::Near);
+        near.map(|(account, _)| *account)
     }
 
-    /// Adds an account that may need measurements from now on.
+    /// Part of [`Sum::unconfirmed_bytes`] that the last measurement has found shared. It counts
+    /// more than once in [`Sum::used_bytes`], since the account was far from its limit.
+    pub fn shared_bytes(&self, account: AccountId) -> u64 {
+        self.accounts.get(&account).map_or(0, |state| state.shared_bytes)
+    }
+
+    /// How each account that is known to need measurements was measured last.
+    pub fn sources(&self) -> impl Iterator<Item = UsageSource> {
+        self.accounts.values().map(|state| state.source)
+    }
+
+    /// Adds an account that may be near its limit.
     pub fn follow(&mut self, account: AccountId) {
-        self.accounts.entry(account).or_default();
+        self.accounts.entry(account).or_default().approach();
+    }
+
+    /// Looks at an account that may have pages to be confirmed in idle time.
+    pub fn look(&mut self, account: AccountId, sum: Sum, limit: Limit, now_ns: u64) {
+        if sum.is_near(limit) {
+            self.follow(account);
+            return;
+        }
+        if let Some(state) = self.accounts.get_mut(&account) {
+            if state.pace != Pace::Near && state.has_changed(sum) {
+                state.idle(IDLE_MS, now_ns);
+            }
+        } else if sum.unconfirmed_bytes > CONFIRMED_BYTES || sum.correction_bytes != 0 {
+            self.accounts.entry(account).or_default().idle(IDLE_MS, now_ns);
+        }
     }
 
     /// Searches for memory that the account holds and its sum does not show, by the next
     /// measurement that begins and counts.
     pub fn search(&mut self, account: AccountId) {
-        self.accounts.entry(account).or_default().search = Search::Wanted;
+        let state = self.accounts.entry(account).or_default();
+        state.approach();
+        state.search = Search::Wanted;
     }
 
     /// Removes an account that has no limit any more.
@@ -366,8 +486,8 @@ impl Measurements {
         self.accounts.get(&account).map(|state| state.source).unwrap_or_default()
     }
 
-    /// The measurement that is to begin now for a followed account. An account that needs no more
-    /// measurements is removed.
+    /// The measurement that is to begin now for one of [`accounts`](Self::accounts). One that is
+    /// far from its limit is measured in idle time from now on, or not at all.
     pub fn begin(&mut self, account: AccountId, need: Need, now_ns: u64) -> Option<Order> {
         let Need { sum, limit, controller } = need;
         let state = self.accounts.get_mut(&account)?;
@@ -375,16 +495,19 @@ impl Measurements {
             // The next crossing waits for itself: processes that end together cause several.
             state.end_wait();
         }
-        if state.running.is_some() {
+        if state.running.is_some() || state.pace != Pace::Near {
             return None;
         }
-        let near = sum.used_bytes().max(sum.summed_bytes) >= limit.soft_bytes();
         let demand = match state.search {
             Search::Wanted => Demand::Unseen,
             Search::NotWanted | Search::Running => Demand::Usage,
         };
-        if !near && sum.correction_bytes == 0 && demand == Demand::Usage {
-            self.accounts.remove(&account);
+        if !sum.is_near(limit) && demand == Demand::Usage {
+            if sum.correction_bytes == 0 && sum.unconfirmed_bytes <= CONFIRMED_BYTES {
+                self.accounts.remove(&account);
+            } else {
+                state.idle(RENEW_MS, now_ns);
+            }
             return None;
         }
         let awaited = is_unconfirmed(sum, limit, state, now_ns);
@@ -392,7 +515,7 @@ impl Measurements {
         if now_ns < state.due_ns {
             return None;
         }
-        state.running = Some(sum);
+        (state.running, state.in_turn) = (Some(sum), false);
         if demand == Demand::Unseen {
             state.search = Search::Running;
         }
@@ -407,11 +530,41 @@ impl Measurements {
             enough_bytes,
             tolerated_bytes: soft / RAISE_SHARE,
             effort,
-            controller: match state.controller {
-                ControllerUse::Allowed => controller,
-                ControllerUse::Excluded => ControllerUse::Excluded,
-            },
+            controller: state.controller.and(controller),
             demand,
+        })
+    }
+
+    /// The account whose measurement in idle time is due now: the one that has waited for longest.
+    pub fn idle_account(&self, now_ns: u64) -> Option<AccountId> {
+        if now_ns < self.next_idle_ns {
+            return None;
+        }
+        let idle = self.accounts.iter().filter(|(_, state)| {
+            state.pace == Pace::Idle && state.running.is_none() && state.due_ns <= now_ns
+        });
+        idle.min_by_key(|(_, state)| state.due_ns).map(|(account, _)| *account)
+    }
+
+    /// The measurement of [`idle_account`](Self::idle_account) that is to begin now.
+    pub fn begin_idle(&mut self, account: AccountId, need: Need, now_ns: u64) -> Option<Order> {
+        let Need { sum, limit, controller } = need;
+        if sum.is_near(limit) {
+            self.follow(account);
+            return self.begin(account, need, now_ns);
+        }
+        let state = self.accounts.get_mut(&account)?;
+        (state.running, state.in_turn) = (Some(sum), true);
+        // Another one begins once this one's cost is known, or in its worst case.
+        self.next_idle_ns = now_ns + IDLE_PAUSE_MS * NS_PER_MS;
+        Some(Order {
+            account,
+            summed_bytes: sum.summed_bytes,
+            enough_bytes: 0,
+            tolerated_bytes: CONFIRMED_BYTES,
+            effort: Effort::Some,
+            controller: state.controller.and(controller),
+            demand: Demand::Usage,
         })
     }
 
@@ -426,6 +579,10 @@ impl Measurements {
     ) -> Option<SumCorrection> {
         let state = self.accounts.get_mut(&measurement.account)?;
         let sum = state.running.take()?;
+        if state.in_turn {
+            let pause_ns = measurement.cost_ns.saturating_mul(100 / IDLE_CPU_PERCENT);
+            self.next_idle_ns = now_ns + pause_ns.min(IDLE_PAUSE_MS * NS_PER_MS);
+        }
         if std::mem::take(&mut state.validity) == Validity::Discarded {
             state.repeat_search();
             return None;
@@ -465,11 +622,23 @@ impl Measurements {
         } else {
             state.measured_unlisted(&measurement, limit.soft_bytes(), now_ns);
         }
+        let corrected = Sum { summed_bytes, unconfirmed_bytes: 0, correction_bytes: bytes };
+        let (bytes, unconfirmed_bytes) = if corrected.is_near(limit) {
+            (state.known, state.shared_bytes) = ((0, 0), 0);
+            (bytes, measurement.unlisted_bytes)
+        } else {
+            let shared_bytes = bytes.min(0).unsigned_abs();
+            let unconfirmed_bytes = measurement.unlisted_bytes.saturating_add(shared_bytes);
+            state.known = (sum.summed_bytes, unconfirmed_bytes);
+            state.shared_bytes = shared_bytes;
+            state.end_far(&measurement, bytes, now_ns);
+            (bytes.max(0), unconfirmed_bytes)
+        };
         Some(SumCorrection {
             bytes,
             summed_bytes: sum.summed_bytes,
             unconfirmed_bytes: sum.unconfirmed_bytes,
-            unlisted_bytes: measurement.unlisted_bytes.min(sum.summed_bytes),
+            unlisted_bytes: unconfirmed_bytes.min(sum.summed_bytes),
         })
     }
 
@@ -495,6 +664,9 @@ impl Measurements {
             state.ended_ns.get_or_insert(now_ns);
             state.retry_ns = now_ns + RENEW_MS / 2 * NS_PER_MS;
             state.due_ns = state.due_ns.max(state.retry_ns);
+            if state.in_turn {
+                self.next_idle_ns = state.retry_ns;
+            }
         }
     }
 
@@ -508,6 +680,7 @@ impl Measurements {
             return true;
         }
         let state = self.accounts.entry(account).or_default();
+        state.approach();
         if is_unconfirmed(sum, limit, state, now_ns) == Awaited::No {
             return true;
         }
@@ -524,7 +697,11 @@ impl Measurements {
             // The end of the measurement wakes the caller; this is the maximum wait for it.
             (Some(_), Some(since_ns)) => Some(since_ns + state.patience_ns()),
             (Some(_), None) => None,
-            (None, _) => Some(state.due_ns),
+            (None, _) => match state.pace {
+                Pace::Near => Some(state.due_ns),
+                Pace::Idle => Some(state.due_ns.max(self.next_idle_ns)),
+                Pace::Settled => None,
+            },
         };
         self.accounts.values().filter_map(due).min()
     }

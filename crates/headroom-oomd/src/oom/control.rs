@@ -117,7 +117,10 @@ pub fn limits(manager: &mut OomManager, only: Option<AccountId>) -> Vec<UserLimi
         counts: account.limit().count().unusual_names(),
         hard_bytes: account.limit().hard_bytes(),
         soft_bytes: account.limit().soft_bytes(),
-        used_bytes: account.reading().used_bytes,
+        used_bytes: {
+            let shared_bytes = usage.shared_bytes(account.id, accounts);
+            account.reading().used_bytes.saturating_sub(shared_bytes)
+        },
         dying_bytes: account.reading().dying_bytes,
         peak_bytes: accounts.peak_bytes(account),
         usage_source: Some(usage.source(account.id).as_str().to_owned()),

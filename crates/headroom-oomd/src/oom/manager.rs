@@ -892,7 +892,7 @@ impl OomManager {
             self.system_monitor.next_deadline_ns(),
             self.cgroup_limits.next_deadline_ns(),
             kills.next_deadline_ns(),
-            self.state.usage.next_deadline_ns(),
+            self.state.usage.next_deadline_ns(&self.state.accounts),
         ];
         deadlines.into_iter().flatten().min()
     }

@@ -14,7 +14,9 @@ use super::accounts::Accounts;
 use super::charge::{Size, size_by};
 use super::file_search::FileSearch;
 use super::process_snapshot::ProcessSnapshot;
+use super::scan_timer::CALM_SCAN_SHARE;
 use super::unlisted_spaces::UnlistedSpaces;
+use crate::clock::NS_PER_MS;
 use crate::usage::{
     Files, GROWTH_BYTES, Held, Holder, Measured, Member, Request, Unlisted, UsageWorker,
 };
@@ -22,6 +24,10 @@ use crate::usage::{
 /// Maximum number of measurements started per iteration of the event loop; others follow in the
 /// next one.
 const MOST_BEGUN: usize = 32;
+
+/// Interval of looking for pages that are to be confirmed in idle time, milliseconds. A look takes
+/// 0.1 µs per account; with very many accounts the interval is longer, as for calm scans.
+const LOOK_MS: u64 = 250;
 
 /// Schedules measurements of accounts. Without a worker the sum of its processes is used for each
 /// account.
@@ -31,6 +37,7 @@ pub(super) struct UsageMonitor {
     worker: Option<UsageWorker>,
     unlisted_spaces: UnlistedSpaces,
     file_search: FileSearch,
+    next_look_ns: u64,
 }
 
 impl UsageMonitor {
@@ -68,14 +75,42 @@ impl UsageMonitor {
         self.measurements.source(account)
     }
 
-    /// The sources of all accounts that are measured at present.
-    pub(super) fn sources(&self) -> impl Iterator<Item = UsageSource> {
-        let sources = self.measurements.accounts().map(|account| self.source(account));
-        sources.filter(|source| *source != UsageSource::Sum)
+    /// The part of the account's usage that counts more than once, as far as it is known, bytes.
+    pub(super) fn shared_bytes(&self, account: AccountId, accounts: &Accounts) -> u64 {
+        let unconfirmed = accounts.sum(account).map_or(0, |(sum, _)| sum.unconfirmed_bytes);
+        self.measurements.shared_bytes(account).min(unconfirmed)
     }
 
-    pub(super) fn next_deadline_ns(&self) -> Option<u64> {
-        self.measurements.next_deadline_ns()
+    /// The sources of all accounts that are measured at present.
+    pub(super) fn sources(&self) -> impl Iterator<Item = UsageSource> {
+        self.measurements.sources().filter(|source| *source != UsageSource::Sum)
+    }
+
+    pub(super) fn next_deadline_ns(&self, accounts: &Accounts) -> Option<u64> {
+        let look_ns = self.looks_at(accounts).then_some(self.next_look_ns);
+        [self.measurements.next_deadline_ns(), look_ns].into_iter().flatten().min()
+    }
+
+    /// Whether accounts far from their limits are looked at. Without the notifier each kill waits
+    /// for a measurement in any case.
+    fn looks_at(&self, accounts: &Accounts) -> bool {
+        self.worker.is_some()
+            && accounts.watch().backend() == Backend::Bpf
+            && !accounts.ledger().accounts().is_empty()
+    }
+
+    fn look(&mut self, accounts: &Accounts, now_ns: u64) {
+        if now_ns < self.next_look_ns || !self.looks_at(accounts) {
+            return;
+        }
+        for account in accounts.ids() {
+            if let Some((sum, limit)) = accounts.sum(account) {
+                self.measurements.look(account, sum, limit, now_ns);
+            }
+        }
+        let ended_ns = monotonic_ns();
+        let pause_ns = (LOOK_MS * NS_PER_MS).max((ended_ns - now_ns) * CALM_SCAN_SHARE);
+        self.next_look_ns = ended_ns + pause_ns;
     }
 
     /// A victim of the account has exited: memory outside of the account's sum may be gone with it.
@@ -147,6 +182,8 @@ impl UsageMonitor {
         accounts: &mut Accounts,
         kills: &KillsInFlight,
     ) -> Vec<DueOrder> {
+        let now_ns = monotonic_ns();
+        self.look(accounts, now_ns);
         let Some(worker) = &self.worker else { return Vec::new() };
         let lazily_freed_pages = worker.take_lazily_freed();
         if lazily_freed_pages > 0 {
@@ -157,24 +194,39 @@ impl UsageMonitor {
         if worker.take_growth() {
             accounts.ids().into_iter().for_each(|account| self.search(account));
         }
-        let now_ns = monotonic_ns();
         let followed: Vec<AccountId> = self.measurements.accounts().collect();
         let mut due = Vec::new();
         for account in followed {
-            let Some((sum, limit)) = accounts.sum(account) else {
-                self.forget(account);
-                continue;
-            };
-            let sum_state = sum_state(accounts, account, kills);
-            let controller = controller_use(account, limit.count(), sum_state);
-            let need = Need { sum, limit, controller };
+            let Some(need) = self.need(account, accounts, kills) else { continue };
             if due.len() < MOST_BEGUN
                 && let Some(order) = self.measurements.begin(account, need, now_ns)
             {
-                due.push(DueOrder { order, limit });
+                due.push(DueOrder { order, limit: need.limit });
             }
         }
+        if let Some(account) = self.measurements.idle_account(now_ns)
+            && let Some(need) = self.need(account, accounts, kills)
+            && let Some(order) = self.measurements.begin_idle(account, need, now_ns)
+        {
+            due.push(DueOrder { order, limit: need.limit });
+        }
         due
+    }
+
+    /// Input of the decision to measure an account. `None`: its limit is gone.
+    fn need(
+        &mut self,
+        account: AccountId,
+        accounts: &Accounts,
+        kills: &KillsInFlight,
+    ) -> Option<Need> {
+        let Some((sum, limit)) = accounts.sum(account) else {
+            self.forget(account);
+            return None;
+        };
+        let sum_state = sum_state(accounts, account, kills);
+        let controller = controller_use(account, limit.count(), sum_state);
+        Some(Need { sum, limit, controller })
     }
 
     /// Cancels these measurements, since processes could not be listed; they are due again later.

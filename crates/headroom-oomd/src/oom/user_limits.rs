@@ -181,6 +181,7 @@ impl UserLimits {
         // The count of the kernel program at the kill is later and more accurate than the sample.
         let bytes = killed.pages * state.accounts.page_bytes();
         choice.victim.rss_bytes = bytes.saturating_sub(choice.victim.swap_bytes);
+        let shared_bytes = state.usage.shared_bytes(account, &state.accounts);
         let limited = state.accounts.ledger().account(account);
         Some(KillPlan {
             purpose: Purpose::Limit(account),
@@ -190,7 +191,7 @@ impl UserLimits {
             payer: ChargedAccount { account, used_bytes: limited.map(|_| crossing.bytes) },
             group: state.accounts.group_name(account),
             pinned,
-            used_bytes: crossing.bytes,
+            used_bytes: crossing.bytes.saturating_sub(shared_bytes),
             hard_bytes: limited.map_or(0, |account| account.limit().hard_bytes()),
             state: String::new(),
             noticed_ns: Some(crossing.time_ns),
