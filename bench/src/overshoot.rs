@@ -30,6 +30,28 @@ pub enum Guard<'a> {
     ControlGroup,
 }
 
+/// What the processes do.
+#[derive(Clone, Copy, Debug)]
+pub struct Load {
+    /// Their number.
+    pub processes: u16,
+    /// Their user's limit, bytes.
+    pub limit_bytes: u64,
+    /// From the last fork to the first page.
+    pub rest: Duration,
+    /// Which pages they touch.
+    pub pages: Pages,
+}
+
+/// The size of pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pages {
+    /// 4 KiB.
+    Small,
+    /// 2 MiB, where the kernel has any.
+    Huge,
+}
+
 /// Results of one run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
@@ -98,8 +120,9 @@ impl Drop for Board {
 
 /// Forks a child that touches its pages after the board's start signal, and then waits to be
 /// killed. The caller must have one thread.
-fn start_child(board: &Board, child: usize, uid: Uid) -> Result<Child> {
+fn start_child(board: &Board, child: usize, uid: Uid, load: &Load) -> Result<Child> {
     let times = board.of(child);
+    let Load { rest, pages, .. } = *load;
     let len = times.len() * PAGE;
     // SAFETY: this program has one thread, so the child may go on as it likes; it never returns.
     if let Some(child) = unsafe { Child::fork(uid) }? {
@@ -111,11 +134,18 @@ fn start_child(board: &Board, child: usize, uid: Uid) -> Result<Child> {
         let Ok(memory) = mmap_anonymous(std::ptr::null_mut(), len, prot, flags) else {
             libc::_exit(4)
         };
+        if pages == Pages::Huge {
+            libc::madvise(memory, len, libc::MADV_HUGEPAGE);
+        }
         // Also charges the child to its user: the account begins with the first change.
         memory.cast::<u8>().write_volatile(1);
         times[0].store(1, Ordering::Relaxed);
         while board.go().load(Ordering::Acquire) == 0 {
-            libc::sched_yield();
+            if rest.is_zero() {
+                libc::sched_yield();
+            } else {
+                libc::usleep(1000);
+            }
         }
         for (page, time) in times.iter().enumerate().skip(1) {
             memory.cast::<u8>().add(page * PAGE).write_volatile(1);
@@ -127,10 +157,11 @@ fn start_child(board: &Board, child: usize, uid: Uid) -> Result<Child> {
     }
 }
 
-/// Has `processes` of one user exceed a limit of `limit_bytes` under a fresh guard. Together they
-/// allocate a sixteenth more than the limit; without one of them they would stay below it. A single
-/// process allocates twice the limit.
-pub fn run(guard: Guard<'_>, limit_bytes: u64, processes: usize) -> Result<Run> {
+/// Has processes of one user exceed its limit under a fresh guard. Together they allocate a
+/// sixteenth more than the limit; without one of them they would stay below it. A single process
+/// allocates twice the limit.
+pub fn run(guard: Guard<'_>, load: &Load) -> Result<Run> {
+    let (limit_bytes, processes) = (load.limit_bytes, usize::from(load.processes));
     let uid = unused_uid();
     let oomd = match guard {
         Guard::Daemon(program, notifier) => Some(Oomd::start(program, notifier)?),
@@ -144,12 +175,13 @@ pub fn run(guard: Guard<'_>, limit_bytes: u64, processes: usize) -> Result<Run> 
     let pages = if processes == 1 { share * 2 } else { share + share / 16 };
     let board = Board::new(processes, pages)?;
     let children: Vec<Child> =
-        (0..processes).map(|child| start_child(&board, child, uid)).collect::<Result<_>>()?;
+        (0..processes).map(|child| start_child(&board, child, uid, load)).collect::<Result<_>>()?;
     let start = Instant::now();
     while (0..processes).any(|child| board.of(child)[0].load(Ordering::Relaxed) == 0) {
         anyhow::ensure!(start.elapsed() < PATIENCE, "the children do not start");
         std::thread::sleep(Duration::from_millis(1));
     }
+    std::thread::sleep(load.rest);
     // Processes that are not killed continue to their last page; this must not cause another kill.
     match (guard, oomd) {
         (Guard::Daemon(..), Some(oomd)) => {

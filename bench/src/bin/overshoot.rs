@@ -2,11 +2,12 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use bench::child::Child;
 use bench::oomd;
-use bench::overshoot::{Guard, Run, run};
+use bench::overshoot::{Guard, Load, Pages, Run, run};
 use bench::progress::Progress;
 use bench::results::{Key, Measurement, Value};
 use bench::statistics::estimate;
@@ -35,6 +36,14 @@ struct Arguments {
         value_parser = clap::value_parser!(u16).range(1..=64)
     )]
     processes: Vec<u16>,
+    /// Further cases: the numbers of processes above, after they have rested for this time since
+    /// their forks, milliseconds; 0: none
+    #[arg(long, default_value_t = 1200)]
+    rest_ms: u64,
+    /// Further cases: a process for each CPU fills this limit, MiB, with small and with huge pages;
+    /// 0: none
+    #[arg(long, default_value_t = 2048)]
+    far_mib: u64,
     /// What enforces the limit; several alternate
     #[arg(
         long,
@@ -93,30 +102,71 @@ impl Subject {
 fn main() -> Result<()> {
     let mut arguments = Arguments::parse();
     if arguments.quick {
-        (arguments.runs, arguments.limit_mib) = (1, 64);
+        (arguments.runs, arguments.limit_mib, arguments.far_mib) = (1, 64, 256);
     }
     anyhow::ensure!(rustix::process::geteuid().is_root(), "changing users needs root");
     let program = oomd::program(arguments.daemon.clone())?;
     let _busy = busy_loops(arguments.busy)?;
-    let each = arguments.runs as usize * arguments.subject.len();
-    let mut progress = Progress::new(BENCH, arguments.processes.len() * each);
+    let cases = arguments.cases();
+    let steps: usize = cases.iter().map(|case| case.subjects.len()).sum();
+    let mut progress = Progress::new(BENCH, steps * arguments.runs as usize);
     let mut results = Vec::new();
-    for &processes in &arguments.processes {
-        let case = format!("{processes} process{}", if processes == 1 { "" } else { "es" });
-        let mut runs: Vec<Vec<Run>> = vec![Vec::new(); arguments.subject.len()];
+    for Case { name, load, subjects } in cases {
+        let mut runs: Vec<Vec<Run>> = vec![Vec::new(); subjects.len()];
         for number in 1..=arguments.runs {
-            for (subject, runs) in arguments.subject.iter().zip(&mut runs) {
-                progress.step(&format!("{case}, {}, run {number}", subject.name()));
-                let guard = subject.guard(&program);
-                let one = run(guard, arguments.limit_mib * MIB, processes.into());
-                runs.push(one.with_context(|| format!("{case}, {}", subject.name()))?);
+            for (subject, runs) in subjects.iter().zip(&mut runs) {
+                progress.step(&format!("{name}, {}, run {number}", subject.name()));
+                let one = run(subject.guard(&program), &load);
+                runs.push(one.with_context(|| format!("{name}, {}", subject.name()))?);
             }
         }
-        results.push((case, runs));
+        results.extend(subjects.into_iter().zip(runs).map(|(it, runs)| (name.clone(), it, runs)));
     }
     drop(progress);
-    print_results(&arguments.subject, &results);
+    print_results(&results);
     Ok(())
+}
+
+/// Processes, and what is to enforce their limit.
+struct Case {
+    name: String,
+    load: Load,
+    subjects: Vec<Subject>,
+}
+
+impl Arguments {
+    fn cases(&self) -> Vec<Case> {
+        let limit_bytes = self.limit_mib * MIB;
+        let fresh = |&processes: &u16| Case {
+            name: format!("{processes} process{}", if processes == 1 { "" } else { "es" }),
+            load: Load { processes, limit_bytes, rest: Duration::ZERO, pages: Pages::Small },
+            subjects: self.subject.clone(),
+        };
+        let mut cases: Vec<Case> = self.processes.iter().map(fresh).collect();
+        // Without the notifier each kill waits for a measurement, and control groups do not
+        // measure.
+        let mut subjects = self.subject.clone();
+        subjects.retain(|it| matches!(it, Subject::Auto | Subject::Bpf | Subject::Stopped));
+        if self.rest_ms > 0 {
+            let rest = Duration::from_millis(self.rest_ms);
+            cases.extend(self.processes.iter().map(fresh).map(|case| Case {
+                name: format!("{}, rested", case.name),
+                load: Load { rest, ..case.load },
+                subjects: subjects.clone(),
+            }));
+        }
+        if self.far_mib > 0 {
+            let processes = std::thread::available_parallelism().map_or(1, |cpus| cpus.get());
+            let rest = Duration::from_millis(self.rest_ms);
+            let limit_bytes = self.far_mib * MIB;
+            let load = |pages| Load { processes: processes as u16, limit_bytes, rest, pages };
+            for (size, pages) in [("small", Pages::Small), ("huge", Pages::Huge)] {
+                let name = format!("from far, {size} pages");
+                cases.push(Case { name, load: load(pages), subjects: subjects.clone() });
+            }
+        }
+        cases
+    }
 }
 
 fn busy_loops(count: usize) -> Result<Vec<Child>> {
@@ -125,9 +175,9 @@ fn busy_loops(count: usize) -> Result<Vec<Child>> {
         .collect()
 }
 
-fn print_results(subjects: &[Subject], results: &[(String, Vec<Vec<Run>>)]) {
+fn print_results(results: &[(String, Subject, Vec<Run>)]) {
     eprintln!(
-        "{:<12} {:<16} {:>17} {:>17} {:>9} {:>15} {:>17} {:>9}",
+        "{:<22} {:<16} {:>17} {:>17} {:>9} {:>15} {:>17} {:>9}",
         "",
         "median (most)",
         "pages over, kill",
@@ -137,10 +187,8 @@ fn print_results(subjects: &[Subject], results: &[(String, Vec<Vec<Run>>)]) {
         "ms to memory",
         "in kernel"
     );
-    for (case, runs) in results {
-        for (subject, runs) in subjects.iter().zip(runs) {
-            print_row(case, subject.name(), runs);
-        }
+    for (case, subject, runs) in results {
+        print_row(case, subject.name(), runs);
     }
 }
 
@@ -156,7 +204,7 @@ fn print_row(case: &str, subject: &str, runs: &[Run]) {
             runs.iter().filter_map(|r| Some(r.memory_back_us? as f64 / 1000.0)).collect(),
         ),
     ];
-    let mut row = format!("{case:<12} {subject:<16}");
+    let mut row = format!("{case:<22} {subject:<16}");
     for ((metric, unit, values), width) in columns.iter().zip([17, 17, 9, 15, 17]) {
         let Some(e) = estimate(values) else {
             row += &format!(" {:>width$}", "-");
