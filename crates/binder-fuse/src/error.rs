@@ -3,13 +3,14 @@
 use std::io;
 use std::path::PathBuf;
 
+use headroom_linux::fuse_device;
 use rustix::io::Errno;
 
 /// An error of the server. Clients never see one: they get errnos.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// `/dev/fuse` cannot be opened.
-    #[error("/dev/fuse: {errno}; {}", remedy_for_fuse(*errno))]
+    #[error("{}: {errno}; {}", fuse_device::PATH, fuse_device::remedy(*errno))]
     FuseDevice {
         /// Errno of the failed open.
         errno: Errno,
@@ -99,27 +100,5 @@ impl Error {
     /// For `map_err`: adds a description of the failed operation.
     pub(crate) fn io<E: Into<io::Error>>(doing: &'static str) -> impl FnOnce(E) -> Self {
         move |error| Self::Io { doing, error: error.into() }
-    }
-}
-
-fn remedy_for_fuse(errno: Errno) -> &'static str {
-    match errno {
-        Errno::ACCESS | Errno::PERM => {
-            "let this user open it (chmod 666 as root, which is how udev makes it); in a \
-             container, allow the device c 10:229"
-        }
-        _ => "load the fuse module, or give the container access to the device",
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_remedy_for_fuse_follows_from_the_errno() {
-        let message = |errno| Error::FuseDevice { errno }.to_string();
-        assert!(message(Errno::ACCESS).contains("chmod 666"));
-        assert!(message(Errno::NOENT).contains("load the fuse module"));
     }
 }

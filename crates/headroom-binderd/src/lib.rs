@@ -25,10 +25,10 @@ use clap::Parser;
 use control::binderd::Reply;
 use headroom_daemon::Signals;
 use headroom_daemon::message::plain;
-use headroom_daemon::privileges;
 use headroom_daemon::signals::Signal;
 use headroom_daemon::stderr::prompt_stderr;
 use headroom_daemon::upgrade::{Completion, UpgradeRequests};
+use headroom_daemon::{octal_mode, privileges};
 use owners::Uid;
 use tracing_subscriber::EnvFilter;
 
@@ -115,7 +115,7 @@ struct Args {
     max: Option<u32>,
     /// Mode of all devices. Default: 0666 for those of --devices, as on Android, and 0600 for those
     /// that are added through binder-control.
-    #[arg(long, value_name = "OCTAL", value_parser = permissions::parse_mode)]
+    #[arg(long, value_name = "OCTAL", value_parser = octal_mode::parse)]
     mode: Option<u32>,
     /// Owner of the devices, by name or number. Default: the daemon's user and group.
     #[arg(long, value_name = "USER[:GROUP]", value_parser = permissions::parse_owner)]

@@ -15,6 +15,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
+use headroom_daemon::octal_mode;
 use headroom_linux::mountinfo;
 use owners::Uid;
 
@@ -153,7 +154,7 @@ impl Request {
                 self.max = Some(number);
             }
             Some(("mode", mode)) => {
-                let mode = permissions::parse_mode(mode);
+                let mode = octal_mode::parse(mode);
                 self.permissions.mode = Some(mode.with_context(|| option.to_owned())?);
             }
             Some(("uid", user)) => {

@@ -1,16 +1,9 @@
-//! Mode and owner of the devices, as specified on the command line and in mount(8) options.
+//! Owner of the devices, as specified on the command line and in mount(8) options.
 
 use anyhow::{Context, ensure};
 use binder_fuse::DeviceOwner;
 use headroom_daemon::user_database;
 use owners::Uid;
-
-/// Parses an octal mode.
-pub fn parse_mode(text: &str) -> anyhow::Result<u32> {
-    let is_octal = !text.is_empty() && text.bytes().all(|digit| (b'0'..=b'7').contains(&digit));
-    let mode = u32::from_str_radix(text, 8).ok().filter(|&mode| is_octal && mode <= 0o777);
-    mode.context("not an octal mode; give one up to 0777, such as 0660")
-}
 
 /// Parses `USER[:GROUP]`.
 pub fn parse_owner(text: &str) -> anyhow::Result<DeviceOwner> {
@@ -47,16 +40,6 @@ fn parse_id(text: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn modes_are_octal() {
-        assert_eq!(parse_mode("0660").unwrap(), 0o660);
-        assert_eq!(parse_mode("0").unwrap(), 0);
-        for mode in ["", "8", "1777", "rw", "+660", "-1", "0o660"] {
-            let error = parse_mode(mode).unwrap_err().to_string();
-            assert!(error.contains("such as 0660"), "{mode}: {error}");
-        }
-    }
 
     #[test]
     fn owners_have_names_or_numbers() {

@@ -3,6 +3,7 @@
 //! * [`privileges`]: real-time priority, locked memory, exemption from the kernel's OOM killer;
 //! * [`page_out`]: drops memory that only the start needed, before the rest is locked;
 //! * [`message`]: error texts without numbers;
+//! * [`octal_mode`]: modes of files on command lines;
 //! * [`options`]: old names of command-line options;
 //! * [`signals`]: signals as a file descriptor;
 //! * [`service_manager`]: readiness and watchdog notifications;
@@ -12,6 +13,7 @@
 //! * [`user_database`]: users and groups by name and number.
 
 pub mod message;
+pub mod octal_mode;
 pub mod options;
 pub mod page_out;
 pub mod privileges;

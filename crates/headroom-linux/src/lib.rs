@@ -15,6 +15,7 @@
 pub mod clock;
 pub mod descriptors;
 pub mod folders;
+pub mod fuse_device;
 pub mod kept_fd;
 pub mod mountinfo;
 pub mod pass_rights;

@@ -557,12 +557,9 @@ pub struct Trace {
     pub perfetto: Option<PathBuf>,
 }
 
-/// A mode as `headroom-binderd` takes it.
-fn octal_mode(text: &str) -> Result<String, &'static str> {
-    match u32::from_str_radix(text, 8) {
-        Ok(..=0o777) => Ok(text.to_owned()),
-        _ => Err("not an octal mode; give one up to 0777, such as 0660"),
-    }
+/// A mode as `headroom-binderd` takes it, which parses it again.
+fn octal_mode(text: &str) -> anyhow::Result<String> {
+    headroom_daemon::octal_mode::parse(text).map(|_| text.to_owned())
 }
 
 #[cfg(test)]

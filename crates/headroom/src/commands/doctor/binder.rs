@@ -6,6 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use headroom_linux::fuse_device;
 use rustix::fs::{FileType, Mode, OFlags, open};
 use rustix::io::Errno;
 
@@ -110,7 +111,7 @@ pub fn checks(system: &System) -> Vec<Check> {
 }
 
 fn fuse() -> Check {
-    let path = Path::new("/dev/fuse");
+    let path = Path::new(fuse_device::PATH);
     let opened = open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
     describe_fuse(opened.and_then(rustix::fs::fstat).map(|stat| (stat.st_mode, stat.st_rdev)))
 }
@@ -127,15 +128,7 @@ fn describe_fuse(opened: Result<(u32, u64), Errno>) -> Check {
             "rm /dev/fuse && mknod -m 666 /dev/fuse c 10 229; in a container, let it have the \
              device /dev/fuse",
         ),
-        Err(errno @ (Errno::ACCESS | Errno::PERM)) => (
-            Err(format!("cannot open /dev/fuse: {errno}")),
-            "chmod 666 /dev/fuse as root, which is how udev makes it; in a container, allow the \
-             device (c 10:229 rw)",
-        ),
-        Err(errno) => (
-            Err(format!("cannot open /dev/fuse: {errno}")),
-            "modprobe fuse; in a container, let it have the device /dev/fuse",
-        ),
+        Err(errno) => (Err(format!("cannot open /dev/fuse: {errno}")), fuse_device::remedy(errno)),
     };
     Check::new("fuse", found, "binder devices cannot be served", remedy)
 }
