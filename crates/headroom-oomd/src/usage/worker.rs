@@ -20,10 +20,7 @@ const NICE: i32 = -20;
 /// Capacity of the queue of requests; a request beyond it is due again later.
 const QUEUE: usize = 64;
 /// Interval of reading the system's memory while an account is limited.
-const LOOK: Duration = Duration::from_millis(250);
-/// Number of looks that count as growth after memory was freed that no resident set shows. A killed
-/// process frees its page tables and files after its resident set: within a second.
-const DOUBTFUL_LOOKS: u32 = 4;
+pub(super) const LOOK: Duration = Duration::from_millis(250);
 
 /// The result of a measurement.
 #[derive(Debug)]
@@ -85,13 +82,7 @@ impl UsageWorker {
             lazily_freed_pages: AtomicU64::new(0),
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
         });
-        let work = Work {
-            queue,
-            shared: Arc::clone(&shared),
-            growth: UnseenGrowth::new(),
-            doubtful_looks: 0,
-            next_doubtful: Instant::now(),
-        };
+        let work = Work { queue, shared: Arc::clone(&shared), growth: UnseenGrowth::new() };
         std::thread::Builder::new().name("usage".into()).spawn(move || work.run())?;
         Ok(Self { jobs, shared })
     }
@@ -156,9 +147,6 @@ struct Work {
     queue: Receiver<Job>,
     shared: Arc<Shared>,
     growth: UnseenGrowth,
-    /// Number of looks that count as growth, [`LOOK`] apart.
-    doubtful_looks: u32,
-    next_doubtful: Instant,
 }
 
 impl Work {
@@ -204,15 +192,11 @@ impl Work {
             self.growth.forget();
             return;
         }
+        let now = Instant::now();
         if self.shared.fallen.swap(false, Ordering::Relaxed) {
-            (self.doubtful_looks, self.next_doubtful) = (DOUBTFUL_LOOKS, Instant::now() + LOOK);
+            self.growth.doubt(now);
         }
-        let UnseenChanges { mut grown, lazily_freed_pages } = self.growth.look();
-        if self.doubtful_looks > 0 && Instant::now() >= self.next_doubtful {
-            (self.doubtful_looks, self.next_doubtful) =
-                (self.doubtful_looks - 1, Instant::now() + LOOK);
-            grown = true;
-        }
+        let UnseenChanges { grown, lazily_freed_pages } = self.growth.look(now);
         if grown {
             self.shared.grown.store(true, Ordering::Relaxed);
         }
