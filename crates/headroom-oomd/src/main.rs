@@ -20,6 +20,7 @@ use headroom_oomd::log::Log;
 use headroom_oomd::names::{Keep, Names};
 use headroom_oomd::notifications::metrics::Exporter;
 use headroom_oomd::notifications::queue::NotificationQueue;
+use headroom_oomd::oom::reconfigure::Before;
 use headroom_oomd::oom::{AfterExit, OomManager, TakenOver, control as oom_control, reconfigure};
 use headroom_oomd::per_cpu_lists::PerCpuLists;
 use headroom_oomd::records::{Records, SavedRecords};
@@ -229,7 +230,8 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     degraded.extend(run_self_test(&oom).err());
     let consequence = "under heavy swapping a kill may be late";
     degraded.extend(refused(privileges::lock_resident_memory(), consequence));
-    degraded.extend(reconfigure::start(&mut oom, &config).problems);
+    let before = if sockets.is_some() { Before::Upgrade } else { Before::Start };
+    degraded.extend(reconfigure::start(&mut oom, &config, before).problems);
     degraded.extend(reload.notify(&config.notifications, &mut oom));
     for what in &degraded {
         tracing::warn!("degraded: {what}");

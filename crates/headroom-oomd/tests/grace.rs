@@ -93,6 +93,44 @@ fn a_grace_ends_by_time_and_without_a_kill_once_the_usage_is_below_the_limit() {
 }
 
 #[test]
+fn who_is_over_a_limit_when_the_daemon_starts_has_a_grace() {
+    if !privileged() {
+        return;
+    }
+    let [(over, _), (within, _), (ordinary, _)] = [6, 7, 8].map(user);
+    let mut hogs = [over, within, ordinary].map(Hog::start);
+    for (hog, kib) in hogs.iter_mut().zip([100 << 10, 16 << 10, 100 << 10]) {
+        hog.grow(kib);
+        assert!(hog.survived());
+    }
+    let default = "[[limit]]\nuser = \"*\"\nhard = \"64M\"\n";
+    let text = ["grace-s = 3600\n", &configured(over, 64), &configured(within, 64), default];
+    let folder = tempfile::tempdir().unwrap();
+    let login_defs = folder.path().join("login.defs");
+    std::fs::write(&login_defs, format!("UID_MIN {ordinary}\nUID_MAX {}\n", user(9).0)).unwrap();
+    let daemon = Daemon::start(&text.concat(), &["--login-defs", login_defs.to_str().unwrap()]);
+    for uid in [over, ordinary] {
+        let limit = daemon.limit(uid).unwrap();
+        assert!(limit.details.exempt, "{limit:?}");
+        assert_eq!(limit.details.grace.unwrap().hard_bytes, 64 * MIB);
+    }
+    assert_eq!(limits(&daemon.limit(within).unwrap()), (64, None));
+    // A user that comes later was permitted nothing.
+    let mut later = Hog::start(user(9).0);
+    later.grow(100 << 10);
+    later.died();
+    // It frees memory: the limit is in force.
+    let [over, _, mut ordinary] = hogs;
+    drop(over);
+    eventually("the limit is in force", || {
+        let limit = daemon.limit(user(6).0)?;
+        (limits(&limit) == (64, None)).then_some(())
+    });
+    ordinary.grow(16 << 10);
+    assert!(ordinary.survived());
+}
+
+#[test]
 fn a_reload_that_lowers_a_limit_has_the_configured_grace() {
     if !privileged() {
         return;

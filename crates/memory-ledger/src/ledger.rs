@@ -115,6 +115,17 @@ impl Ledger {
         Change { layers: change.layers.with_grace(grace), ..change }
     }
 
+    /// The change of a first limit with this grace, if it is below the usage and below the limit
+    /// of the grace: the one that held before there was a ledger.
+    pub fn with_first_grace(&self, change: Change, grace: Grace, used_bytes: u64) -> Change {
+        let is_first = self.account(change.account).is_none();
+        let grace = change.layers.after_grace().and_then(|(target, _)| {
+            let lowered = target.hard_bytes() < grace.limit.hard_bytes().min(used_bytes);
+            (is_first && lowered).then_some(grace)
+        });
+        Change { layers: change.layers.with_grace(grace), ..change }
+    }
+
     /// The change that ends an account's grace. `None`: it has none, or it goes on.
     pub fn plan_end_of_grace(&self, id: AccountId, now_ns: u64) -> Option<Change> {
         let account = self.account(id)?;
@@ -282,6 +293,20 @@ mod tests {
         let free = Ledger::default();
         let change = free.with_grace(set(&free, 1, Requester::Root), Some(60), Requester::Root);
         assert_eq!(change.layers().grace(), None);
+    }
+
+    #[test]
+    fn the_first_limits_of_a_ledger_have_a_grace_above_the_limit_before() {
+        let of = |before: Limit, used_mib: u64| {
+            let grace = Grace { limit: before, until_ns: 60 };
+            let mut ledger = Ledger::default();
+            let change = set(&ledger, 150, Requester::Root);
+            ledger.apply(ledger.with_first_grace(change, grace, used_mib << 20));
+            ledger.account(ACCOUNT).unwrap().limit()
+        };
+        assert_eq!(of(Limit::NONE, 250), Limit::NONE);
+        assert_eq!(of(mib(500), 250), mib(500));
+        assert_eq!([of(mib(500), 150), of(mib(150), 250), of(mib(100), 250)], [mib(150); 3]);
     }
 
     #[test]

@@ -25,6 +25,7 @@ use super::accounts::Accounts;
 use super::cgroup_limits::{CgroupLimits, Listing};
 use super::default_limits::DefaultLimits;
 use super::executor::Executor;
+use super::first_grace::FirstGrace;
 use super::kill_plan::{Decision, KillPlan, Purpose, Unarmed};
 use super::kill_record::{no_victim_record, observed_record};
 use super::process_snapshot::ProcessSnapshot;
@@ -333,10 +334,16 @@ impl OomManager {
         let (account, grace) = (change.account, change.layers().grace());
         self.apply_limit(change)?;
         if grace.is_some() && grace != before {
-            let warning = self.state.accounts.lowered_limit(account);
-            warning.into_iter().for_each(|warning| self.records.near_limit(warning));
+            self.warn_of_grace(account);
         }
         Ok(())
+    }
+
+    /// Notifies an account's users of the limit that will be in force after its grace, if it has
+    /// one.
+    pub(super) fn warn_of_grace(&mut self, account: AccountId) {
+        let warning = self.state.accounts.lowered_limit(account);
+        warning.into_iter().for_each(|warning| self.records.near_limit(warning));
     }
 
     /// Applies a change of limits.
@@ -377,7 +384,7 @@ impl OomManager {
         self.measure();
         self.check_system();
         self.check_cgroups();
-        self.apply_default_limits();
+        self.apply_default_limits(None);
         if self.needs_scans() && self.timer.is_due() {
             self.scan();
         }
@@ -791,10 +798,15 @@ impl OomManager {
         }))
     }
 
-    pub(super) fn apply_default_limits(&mut self) {
+    /// Applies the default limit to users that are new, and removes it from those that are gone.
+    /// `grace`: of users that were there before the daemon.
+    pub(super) fn apply_default_limits(&mut self, grace: Option<&FirstGrace>) {
         for change in self.default_limits.due_changes(&mut self.state) {
             let Some(uid) = change.account.user() else { continue };
-            let applied = self.apply_limit(change);
+            let applied = match grace {
+                Some(grace) => grace.apply(self, change),
+                None => self.apply_limit(change),
+            };
             self.default_limits.on_applied(uid, applied);
         }
     }

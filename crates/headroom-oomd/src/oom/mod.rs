@@ -40,6 +40,7 @@ pub mod control;
 mod default_limits;
 mod executor;
 mod file_search;
+mod first_grace;
 mod held_memory;
 mod inherited_limits;
 mod kill_plan;

@@ -8,6 +8,7 @@ use std::path::Path;
 use memory_ledger::bytes::Bytes;
 use memory_ledger::{AccountId, CgroupLimit, Groups, LimitLayers, Requester};
 
+use super::first_grace::FirstGrace;
 use super::inherited_limits::{inherit_own_limits, inherit_runtime_limits};
 use super::manager::OomManager;
 use crate::config::Config;
@@ -23,18 +24,34 @@ pub struct Reconfigured {
 }
 
 /// What holds when a configuration lowers a limit below the usage.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lowering {
+#[derive(Clone, Copy, Debug)]
+pub enum Lowering<'a> {
     /// The new limit, at once.
     AtOnce,
     /// The limit before, for this time in seconds.
     AfterGrace(u32),
+    /// As [`AfterGrace`](Self::AfterGrace), at the start: what held before the daemon was there.
+    AtStart(&'a FirstGrace),
+}
+
+/// What precedes the first configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Before {
+    /// No daemon, or one that was killed.
+    Start,
+    /// The program before this one: its limits have been in force.
+    Upgrade,
 }
 
 /// Applies the first configuration, and takes over limits and accounts left by an earlier daemon.
-pub fn start(manager: &mut OomManager, config: &Config) -> Reconfigured {
+pub fn start(manager: &mut OomManager, config: &Config, before: Before) -> Reconfigured {
     inherit_runtime_limits(manager, &config.groups);
-    let done = reconfigure(manager, config, Lowering::AtOnce);
+    let done = if before == Before::Upgrade || config.grace_s == 0 {
+        reconfigure(manager, config, Lowering::AtOnce)
+    } else {
+        let grace = FirstGrace::new(manager, config.grace_s);
+        reconfigure(manager, config, Lowering::AtStart(&grace))
+    };
     inherit_own_limits(manager);
     manager.continue_kills();
     manager.state.accounts.watch_mut().end_limits_of_other_versions();
@@ -42,14 +59,18 @@ pub fn start(manager: &mut OomManager, config: &Config) -> Reconfigured {
 }
 
 /// Applies another configuration.
-pub fn reconfigure(manager: &mut OomManager, config: &Config, lowering: Lowering) -> Reconfigured {
+pub fn reconfigure(
+    manager: &mut OomManager,
+    config: &Config,
+    lowering: Lowering<'_>,
+) -> Reconfigured {
     let mut done = Reconfigured::default();
     exchange_enforcement(manager, config, &mut done);
     // Rules come first, since a limit that is exceeded already is enforced at once.
     exchange_rules(manager, config, &mut done);
     exchange_backstop(manager, config, &mut done);
     exchange_limits(manager, config, lowering, &mut done);
-    exchange_default_limit(manager, config, &mut done);
+    exchange_default_limit(manager, config, lowering, &mut done);
     exchange_cgroups(manager, config, &mut done);
     exchange_levels(manager, config, &mut done);
     done
@@ -116,7 +137,7 @@ fn exchange_rules(manager: &mut OomManager, config: &Config, done: &mut Reconfig
 fn exchange_limits(
     manager: &mut OomManager,
     config: &Config,
-    lowering: Lowering,
+    lowering: Lowering<'_>,
     done: &mut Reconfigured,
 ) {
     let before = manager.accounts().ledger().groups().clone();
@@ -155,6 +176,7 @@ fn exchange_limits(
             Lowering::AfterGrace(grace_s) => {
                 manager.apply_with_grace(change, grace_s, Requester::Root)
             }
+            Lowering::AtStart(grace) => grace.apply(manager, change),
         };
         match applied {
             Ok(()) => {
@@ -192,7 +214,12 @@ fn exchange_members(manager: &mut OomManager, before: &Groups, done: &mut Reconf
     }
 }
 
-fn exchange_default_limit(manager: &mut OomManager, config: &Config, done: &mut Reconfigured) {
+fn exchange_default_limit(
+    manager: &mut OomManager,
+    config: &Config,
+    lowering: Lowering<'_>,
+    done: &mut Reconfigured,
+) {
     if manager.default_limits.limit() == config.default_limit {
         return;
     }
@@ -201,7 +228,10 @@ fn exchange_default_limit(manager: &mut OomManager, config: &Config, done: &mut 
         None => "ordinary users: no limit any more".to_owned(),
     });
     manager.default_limits.set_limit(config.default_limit);
-    manager.apply_default_limits();
+    manager.apply_default_limits(match lowering {
+        Lowering::AtStart(grace) => Some(grace),
+        Lowering::AtOnce | Lowering::AfterGrace(_) => None,
+    });
 }
 
 fn exchange_cgroups(manager: &mut OomManager, config: &Config, done: &mut Reconfigured) {
