@@ -117,10 +117,7 @@ pub fn limits(manager: &mut OomManager, only: Option<AccountId>) -> Vec<UserLimi
         counts: account.limit().count().unusual_names(),
         hard_bytes: account.limit().hard_bytes(),
         soft_bytes: account.limit().soft_bytes(),
-        used_bytes: {
-            let shared_bytes = usage.shared_bytes(account.id, accounts);
-            account.reading().used_bytes.saturating_sub(shared_bytes)
-        },
+        used_bytes: used_bytes(account, &manager.state),
         dying_bytes: account.reading().dying_bytes,
         peak_bytes: accounts.peak_bytes(account),
         usage_source: Some(usage.source(account.id).as_str().to_owned()),
@@ -130,6 +127,12 @@ pub fn limits(manager: &mut OomManager, only: Option<AccountId>) -> Vec<UserLimi
         details: details(account, &members_usage),
     };
     accounts.ledger().accounts().iter().filter(wanted).map(describe).collect()
+}
+
+/// The latest usage of an account, in which pages that were found shared count once.
+fn used_bytes(account: &Account, state: &SharedState) -> u64 {
+    let shared_bytes = state.usage.shared_bytes(account.id, &state.accounts);
+    account.reading().used_bytes.saturating_sub(shared_bytes)
 }
 
 /// The default limit of an ordinary user without a process. `None`: no limit will apply to it.
@@ -245,9 +248,12 @@ fn explain_account(account: AccountId, state: &mut SharedState) -> Option<Explan
     state.accounts.read(account)?;
     let choice = user_limits::choose(account, state);
     let account = state.accounts.ledger().account(account)?;
-    let (used, hard) = (account.reading().used_bytes, account.limit().hard_bytes());
+    let used = Bytes(used_bytes(account, state));
     let source = state.usage.source(account.id).as_str();
-    let text = format!("{} of {}, by {source}", Bytes(used), Bytes(hard));
+    let text = match account.limit() {
+        limit if limit.is_none() => format!("{used}, no limit, by {source}"),
+        limit => format!("{used} of {limit}, by {source}"),
+    };
     Some(explanation(text, choice))
 }
 
