@@ -428,6 +428,8 @@ pub struct Measurements {
     accounts: BTreeMap<AccountId, State>,
     /// Earliest begin of a measurement in idle time, nanoseconds.
     next_idle_ns: u64,
+    /// CPU time of the last list of processes for a measurement, nanoseconds.
+    listing_ns: u64,
 }
 
 impl Measurements {
@@ -478,7 +480,11 @@ impl Measurements {
 
     /// Removes an account that has no limit any more.
     pub fn forget(&mut self, account: AccountId) {
-        self.accounts.remove(&account);
+        let gone = self.accounts.remove(&account);
+        if gone.is_some_and(|state| state.in_turn && state.running.is_some()) {
+            // Nobody learns of its cost.
+            self.next_idle_ns = 0;
+        }
     }
 
     /// How the account's actual usage was measured last.
@@ -546,6 +552,12 @@ impl Measurements {
         idle.min_by_key(|(_, state)| state.due_ns).map(|(account, _)| *account)
     }
 
+    /// Sets the CPU time of listing the processes for a measurement, nanoseconds: of very many it
+    /// takes longer than the measurement.
+    pub fn set_listing_ns(&mut self, listing_ns: u64) {
+        self.listing_ns = listing_ns;
+    }
+
     /// The measurement of [`idle_account`](Self::idle_account) that is to begin now.
     pub fn begin_idle(&mut self, account: AccountId, need: Need, now_ns: u64) -> Option<Order> {
         let Need { sum, limit, controller } = need;
@@ -580,7 +592,8 @@ impl Measurements {
         let state = self.accounts.get_mut(&measurement.account)?;
         let sum = state.running.take()?;
         if state.in_turn {
-            let pause_ns = measurement.cost_ns.saturating_mul(100 / IDLE_CPU_PERCENT);
+            let cost_ns = measurement.cost_ns.saturating_add(self.listing_ns);
+            let pause_ns = cost_ns.saturating_mul(100 / IDLE_CPU_PERCENT);
             self.next_idle_ns = now_ns + pause_ns.min(IDLE_PAUSE_MS * NS_PER_MS);
         }
         if std::mem::take(&mut state.validity) == Validity::Discarded {
@@ -643,9 +656,11 @@ impl Measurements {
     }
 
     /// Discards the last measurement, and one that is running: memory that it includes is gone. A
-    /// kill that depends on them waits for the next one.
+    /// kill that depends on them waits for the next one, which searches for what is left.
     pub fn discard(&mut self, account: AccountId, now_ns: u64) {
         if let Some(state) = self.accounts.get_mut(&account) {
+            state.approach();
+            state.search = Search::Wanted;
             state.ended_ns = None;
             state.due_ns = now_ns;
             if state.running.is_some() {

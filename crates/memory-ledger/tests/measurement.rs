@@ -539,3 +539,54 @@ fn a_kill_waits_while_the_shared_memory_of_many_exiting_processes_is_freed() {
     });
     assert_eq!(killed, None);
 }
+
+#[test]
+fn accounts_far_from_their_limits_are_measured_in_turn_within_a_budget() {
+    const ACCOUNTS: u32 = 20;
+    const COST_NS: u64 = 2 * MS;
+    let account = |uid: u32| AccountId::User(Uid(1000 + uid));
+    let mut measurements = Measurements::default();
+    measurements.set_listing_ns(MS);
+    let (mut counts, mut now_ns) = ([0u32; ACCOUNTS as usize], 0);
+    // Each forks all the time.
+    let mut unconfirmed_bytes = MIB;
+    while now_ns < 60_000 * MS {
+        unconfirmed_bytes += MIB / 100;
+        let sum = Sum { summed_bytes: 200 * MIB, unconfirmed_bytes, correction_bytes: 0 };
+        let need = Need { sum, limit: limit(), controller: ControllerUse::Excluded };
+        for uid in 0..ACCOUNTS {
+            measurements.look(account(uid), sum, limit(), now_ns);
+        }
+        assert_eq!(measurements.accounts().count(), 0, "none is near its limit");
+        while let Some(account) = measurements.idle_account(now_ns) {
+            let order = measurements.begin_idle(account, need, now_ns).unwrap();
+            assert_eq!(measurements.idle_account(now_ns), None, "one at a time");
+            let AccountId::User(uid) = order.account else { panic!() };
+            counts[(uid.0 - 1000) as usize] += 1;
+            let cost_ns = COST_NS;
+            let measurement = Measurement { account, cost_ns, ..by_pss(-(MIB as i64)) };
+            measurements.end(measurement, sum.summed_bytes, limit(), now_ns).unwrap();
+        }
+        now_ns += 25 * MS;
+    }
+    let total: u32 = counts.iter().sum();
+    let (least, most) = (counts.iter().min().unwrap(), counts.iter().max().unwrap());
+    assert!(most - least <= 1, "{counts:?}");
+    let cpu_ns = u64::from(total) * (COST_NS + MS);
+    assert!(cpu_ns <= now_ns / 100 + COST_NS + MS && cpu_ns >= now_ns / 200, "{cpu_ns}");
+    // A measurement that cannot begin, and an account that is gone, hold nobody up for long.
+    let sum = Sum { summed_bytes: 200 * MIB, unconfirmed_bytes: 9 * MIB, correction_bytes: 0 };
+    let need = Need { sum, limit: limit(), controller: ControllerUse::Excluded };
+    let next_ns = measurements.next_deadline_ns().unwrap_or(now_ns).max(now_ns);
+    measurements.look(account(0), sum, limit(), next_ns);
+    let next_ns = measurements.next_deadline_ns().unwrap();
+    let first = measurements.idle_account(next_ns).unwrap();
+    measurements.begin_idle(first, need, next_ns).unwrap();
+    measurements.cancel(first, next_ns);
+    let next_ns = measurements.next_deadline_ns().unwrap().max(next_ns + 100 * MS);
+    let second = measurements.idle_account(next_ns).unwrap();
+    measurements.begin_idle(second, need, next_ns).unwrap();
+    assert_eq!(measurements.idle_account(next_ns + 500 * MS), None);
+    measurements.forget(second);
+    assert!(measurements.idle_account(next_ns + 500 * MS).is_some());
+}

@@ -436,12 +436,14 @@ impl OomManager {
         if due.is_empty() {
             return;
         }
+        let begun_ns = monotonic_ns();
         if let Err(error) = snapshot.list(accounts.watch()) {
             tracing::warn!("cannot list processes: {error}; accounts count in full");
             usage.cancel_orders(&due);
             return;
         }
         usage.send_orders(due, accounts, snapshot, kills);
+        usage.set_listing_ns(monotonic_ns() - begun_ns);
     }
 
     /// Readable when a measurement has ended: [`dispatch`](Self::dispatch) is due.

@@ -237,6 +237,11 @@ impl UsageMonitor {
         }
     }
 
+    /// Sets the time that listing the processes for measurements has taken, nanoseconds.
+    pub(super) fn set_listing_ns(&mut self, listing_ns: u64) {
+        self.measurements.set_listing_ns(listing_ns);
+    }
+
     /// Sends these requests to the worker.
     pub(super) fn send_orders(
         &mut self,
