@@ -297,13 +297,28 @@ enum Pace {
     Settled,
 }
 
+/// A measurement far from the limit.
+#[derive(Clone, Copy, Debug, Default)]
+struct Known {
+    /// The sum when it began.
+    summed_bytes: u64,
+    /// Part of the sum that stayed unconfirmed since it was not read.
+    unlisted_bytes: u64,
+    /// Part of the sum that stayed unconfirmed since it is shared.
+    shared_bytes: u64,
+}
+
+impl Known {
+    fn unconfirmed_bytes(&self) -> u64 {
+        self.unlisted_bytes.saturating_add(self.shared_bytes)
+    }
+}
+
 #[derive(Clone, Copy, Debug, Default)]
 struct State {
     pace: Pace,
-    /// The sum when it was measured far from the limit, and what was unconfirmed then, bytes.
-    known: (u64, u64),
-    /// What that measurement found shared, in addition to the correction, bytes.
-    shared_bytes: u64,
+    /// The last measurement, if it was far from the limit.
+    known: Known,
     /// The sum when the running measurement began.
     running: Option<Sum>,
     /// Whether that began in idle time, and excludes others.
@@ -379,10 +394,10 @@ impl State {
 
     /// Whether pages have been added that may be shared, or pages have gone that were.
     fn has_changed(&self, sum: Sum) -> bool {
-        let (summed_bytes, unconfirmed_bytes) = self.known;
         let more = |now: u64, before: u64| now > before.saturating_add(CONFIRMED_BYTES);
-        more(sum.unconfirmed_bytes, unconfirmed_bytes)
-            || (sum.unconfirmed_bytes > CONFIRMED_BYTES && more(summed_bytes, sum.summed_bytes))
+        let has_unconfirmed = sum.unconfirmed_bytes > CONFIRMED_BYTES;
+        more(sum.unconfirmed_bytes, self.known.unconfirmed_bytes())
+            || (has_unconfirmed && more(self.known.summed_bytes, sum.summed_bytes))
     }
 
     /// The next measurement of an account far from its limit is due in idle time, after a pause.
@@ -393,18 +408,18 @@ impl State {
     }
 
     /// Ends a measurement of an account far from its limit, which corrects its sum by `bytes`.
-    fn end_far(&mut self, measurement: &Measurement, bytes: i64, now_ns: u64) {
+    fn end_far(&mut self, source: UsageSource, bytes: i64, now_ns: u64) {
         if self.search == Search::Wanted {
             return;
         }
         self.pace = Pace::Settled;
-        if measurement.unlisted_bytes > CONFIRMED_BYTES {
+        if self.known.unlisted_bytes > CONFIRMED_BYTES {
             self.idle(IDLE_MS, now_ns);
         } else if bytes > 0 {
             self.idle(HIDDEN_MS, now_ns);
         } else {
-            let measured = self.shared_bytes > 0;
-            self.source = if measured { measurement.source } else { UsageSource::Sum };
+            let measured = self.known.shared_bytes > 0;
+            self.source = if measured { source } else { UsageSource::Sum };
         }
     }
 
@@ -442,7 +457,7 @@ impl Measurements {
     /// Part of [`Sum::unconfirmed_bytes`] that the last measurement has found shared. It counts
     /// more than once in [`Sum::used_bytes`], since the account was far from its limit.
     pub fn shared_bytes(&self, account: AccountId) -> u64 {
-        self.accounts.get(&account).map_or(0, |state| state.shared_bytes)
+        self.accounts.get(&account).map_or(0, |state| state.known.shared_bytes)
     }
 
     /// How each account that is known to need measurements was measured last.
@@ -637,15 +652,16 @@ impl Measurements {
         }
         let corrected = Sum { summed_bytes, unconfirmed_bytes: 0, correction_bytes: bytes };
         let (bytes, unconfirmed_bytes) = if corrected.is_near(limit) {
-            (state.known, state.shared_bytes) = ((0, 0), 0);
+            state.known = Known::default();
             (bytes, measurement.unlisted_bytes)
         } else {
-            let shared_bytes = bytes.min(0).unsigned_abs();
-            let unconfirmed_bytes = measurement.unlisted_bytes.saturating_add(shared_bytes);
-            state.known = (sum.summed_bytes, unconfirmed_bytes);
-            state.shared_bytes = shared_bytes;
-            state.end_far(&measurement, bytes, now_ns);
-            (bytes.max(0), unconfirmed_bytes)
+            state.known = Known {
+                summed_bytes: sum.summed_bytes,
+                unlisted_bytes: measurement.unlisted_bytes,
+                shared_bytes: bytes.min(0).unsigned_abs(),
+            };
+            state.end_far(measurement.source, bytes, now_ns);
+            (bytes.max(0), state.known.unconfirmed_bytes())
         };
         Some(SumCorrection {
             bytes,
