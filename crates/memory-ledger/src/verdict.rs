@@ -61,6 +61,13 @@ pub struct Choice {
     pub cause: Cause,
 }
 
+impl Choice {
+    /// The processes to kill, the victim first.
+    pub fn victims(&self) -> impl Iterator<Item = &Process> {
+        std::iter::once(&self.victim).chain(&self.others)
+    }
+}
+
 /// The main reason for selecting a victim.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Cause {
@@ -214,7 +221,7 @@ pub fn choose(scope: &Scope, processes: &[Process], protected: &[u32]) -> Result
         prefer_herd(&mut choice, &worst, &candidates, scope);
     }
     spare_leaseholder(&mut choice, &candidates);
-    let victims = std::iter::once(&choice.victim).chain(&choice.others);
+    let victims = choice.victims();
     choice.sharers = victims.map(|victim| sharers.others(victim)).sum();
     let lives =
         |p: &&Process| p.id != choice.victim.id && !choice.others.iter().any(|o| o.id == p.id);

@@ -38,7 +38,7 @@ fn choose_among(processes: &[Process], need: u64) -> Choice {
 
 /// Pids of all processes that are killed, ascending.
 fn dead(choice: &Choice) -> Vec<u32> {
-    let all = std::iter::once(&choice.victim).chain(&choice.others);
+    let all = choice.victims();
     let mut pids: Vec<u32> = all.map(|process| process.id.pid).collect();
     pids.sort_unstable();
     pids
@@ -259,7 +259,7 @@ fn kills_until_a_bomb(alive: u32, record_kills: RecordKills) -> Option<u32> {
             let died = dead(&choice);
             assert!(!died.contains(&100), "{choice:?}");
             assert!(died.len() == 1 || died.len() == children.len(), "one or all: {choice:?}");
-            for victim in std::iter::once(&choice.victim).chain(&choice.others) {
+            for victim in choice.victims() {
                 if record_kills == RecordKills::Yes {
                     growth.record_kill(victim, now_ns);
                 }
@@ -556,7 +556,7 @@ proptest! {
             prop_assert!(!processes.iter().any(may), "a process could have been killed");
             return Ok(());
         };
-        let all: Vec<&Process> = std::iter::once(&choice.victim).chain(&choice.others).collect();
+        let all: Vec<&Process> = choice.victims().collect();
         prop_assert!(all.iter().all(|p| may(p)));
         let mut pids: Vec<u32> = all.iter().map(|p| p.id.pid).collect();
         pids.sort_unstable();

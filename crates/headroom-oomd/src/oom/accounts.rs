@@ -378,6 +378,11 @@ impl Accounts {
     }
 }
 
+/// The time in this many seconds, nanoseconds, CLOCK_MONOTONIC.
+pub(super) fn after_seconds(seconds: u32) -> u64 {
+    monotonic_ns() + u64::from(seconds) * 1000 * NS_PER_MS
+}
+
 /// Rounded up.
 pub(super) fn seconds_until(until_ns: u64) -> u32 {
     let left_ns = until_ns.saturating_sub(monotonic_ns());

@@ -3,13 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use headroom_linux::clock::monotonic_ns;
 use memory_ledger::{AccountId, Change, Count, Grace, Limit, Uid};
 use memory_watch::NotifierError;
 
+use super::accounts::after_seconds;
 use super::charge::size_by;
 use super::manager::OomManager;
-use crate::clock::NS_PER_MS;
 
 /// What was in force, and in use, before the daemon was there.
 #[derive(Debug)]
@@ -41,8 +40,7 @@ impl FirstGrace {
             let used = used_bytes.entry(groups.account_of(owner.unwrap_or(sample.uid)));
             *used.or_default() += size.rss_bytes + size.swap_bytes;
         }
-        let until_ns = monotonic_ns() + u64::from(grace_s) * 1000 * NS_PER_MS;
-        Self { limits, used_bytes, until_ns }
+        Self { limits, used_bytes, until_ns: after_seconds(grace_s) }
     }
 
     /// Applies a limit. If its account is over it, and was within the one before, that one holds

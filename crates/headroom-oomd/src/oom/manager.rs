@@ -21,7 +21,7 @@ use memory_ledger::{
 use memory_watch::{Event, Inherited, NotifierError, ProcessSample, Watch};
 use reclaim::Reaper;
 
-use super::accounts::Accounts;
+use super::accounts::{Accounts, after_seconds};
 use super::cgroup_limits::{CgroupLimits, Listing};
 use super::default_limits::DefaultLimits;
 use super::executor::Executor;
@@ -39,7 +39,6 @@ use super::usage_monitor::UsageMonitor;
 use super::user_backstop::UserBackstop;
 use super::user_limits::{Alert, Crossing, UserLimits};
 use crate::account_ref::to_ref;
-use crate::clock::NS_PER_MS;
 use crate::config::enforcement::Enforcement;
 use crate::config::ordinary_users;
 use crate::names::GroupMembers;
@@ -327,7 +326,7 @@ impl OomManager {
     ) -> Result<(), NotifierError> {
         self.state.accounts.refresh_if_polling();
         self.state.accounts.read(change.account);
-        let until_ns = monotonic_ns() + u64::from(grace_s) * 1000 * NS_PER_MS;
+        let until_ns = after_seconds(grace_s);
         let ledger = self.accounts().ledger();
         let change = ledger.with_grace(change, (grace_s > 0).then_some(until_ns), requester);
         let before = ledger.account(change.account).and_then(|it| it.layers().grace());
@@ -591,7 +590,7 @@ impl OomManager {
             // No victim is armed for it: the thread reads while this one sends the signal.
             self.state.details.request(&plan.choice.victim);
         }
-        let victims = std::iter::once(&plan.choice.victim).chain(&plan.choice.others);
+        let victims = plan.choice.victims();
         let bytes = victims.map(Process::freed_bytes).fold(0, u64::saturating_add);
         let record = self.executor.execute(plan, &mut self.state, &mut self.records)?;
         self.user_limits.forget_no_victim(payer);

@@ -137,7 +137,7 @@ impl Executor {
             self.track_other(sharer, &sent, plan.purpose.cgroup(), state);
         }
         let now_ns = monotonic_ns();
-        for process in std::iter::once(&plan.choice.victim).chain(&plan.choice.others) {
+        for process in plan.choice.victims() {
             state.snapshot.on_killed(process, now_ns);
         }
         let record = self.record(plan, &sent, &mut state.details, records);

@@ -24,7 +24,7 @@ pub(super) struct SharedMemory {
 impl SharedMemory {
     /// Stops the victims of a plan and all processes that share their memory.
     pub(super) fn stop(plan: &KillPlan, state: &mut SharedState) -> Self {
-        let victims = std::iter::once(&plan.choice.victim).chain(&plan.choice.others);
+        let victims = plan.choice.victims();
         let mut shared =
             Self { victims: victims.filter_map(KilledMember::stop).collect(), sharers: Vec::new() };
         for _ in 0..LOOKS {
