@@ -47,7 +47,7 @@ struct slot {
 	u32 counted; /* bit mask of the members that are charged */
 	s64 correction; /* actual usage - sum, as last measured: shared pages, page tables, files held open */
 	u64 unused_line[4];
-	/* Written by both; a cache line apart. */
+	/* Written at each change near the limit, by each CPU: one cache line. */
 	s64 pages;
 	s64 peak_pages;
 	s64 dying_pages;
@@ -56,9 +56,10 @@ struct slot {
 	u32 latch;
 	u32 reported;
 	u32 unused_word;
-	u64 victim_mm;
 	u64 largest_mm;
 	s64 largest_score; /* of largest_mm, at its last change or scan */
+	/* Read at each change, written rarely. */
+	u64 victim_mm;
 	u64 soft_crossings;
 	u64 hard_crossings;
 	u64 kills;
