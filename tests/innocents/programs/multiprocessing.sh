@@ -4,6 +4,9 @@ cd "$1"
 cat >main.py <<'PYTHON'
 import multiprocessing, os, sys, time
 
+# It has the most memory at all times: the data are twice in memory at first.
+with open("grower", "w") as file:
+    file.write(str(os.getpid()))
 data = bytearray(b"x" * (96 << 20))
 
 def work(part):
@@ -20,8 +23,6 @@ if __name__ == "__main__":
     with multiprocessing.Pool(8) as pool:
         result = pool.map_async(work, range(8))
         time.sleep(float(sys.argv[1]) - 1)
-        with open("grower", "w") as file:
-            file.write(str(os.getpid()))
         blocks = []
         for _ in range(80):
             blocks.append(b"x" * (2 << 20))
