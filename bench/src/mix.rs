@@ -306,7 +306,7 @@ fn call(device: &str) -> Result<()> {
     replay_orders(|operation| {
         operation.write(&mut data);
         let code = operation.kind as u32;
-        let parcel = Parcel { data: std::mem::take(&mut data), offsets: Vec::new() };
+        let parcel = Parcel { data: std::mem::take(&mut data), ..Parcel::new() };
         let parcel = match operation.kind {
             Kind::Call | Kind::OneWay | Kind::Ping => parcel,
             Kind::Nested => parcel.binder(CALLBACK, 0),

@@ -74,7 +74,7 @@ fn wait_until_unmanaged(device: &Path) -> Result<()> {
     loop {
         let client = Client::open(device, &options)?;
         let mut session = Session::new(&client);
-        let empty = Payload { data: &[], offsets: &[] };
+        let empty = Payload::default();
         match session.oneway(0, 0, empty) {
             Err(ClientError::DeadReply) if !target_has_no_memory(&client) => return Ok(()),
             _ if Instant::now() < until => std::thread::sleep(Duration::from_millis(2)),

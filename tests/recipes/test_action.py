@@ -113,7 +113,7 @@ class ActionTest(unittest.TestCase):
         env = f"export CARGO_TARGET_DIR={CLIENTS}/build CARGO_PROFILE_DEV_DEBUG=0\n"
         code, output = self.job.use(
             binary=str(HEADROOM),
-            service_manager=f"{CLIENTS}/rsb/bin/rsb_hub --insecure-allow-all",
+            service_manager="headroom",
             working_directory=str(TOP / "examples/rsbinder"),
             run=env + "cargo test --locked --test adder",
         )

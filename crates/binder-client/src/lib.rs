@@ -32,7 +32,7 @@ mod session;
 
 pub use client::{Client, LIBBINDER_MAP_LEN, Options, Sharing};
 pub use error::ClientError;
-pub use parcel::{Parcel, Payload};
+pub use parcel::{Parcel, Parent, Payload};
 pub use received::Received;
 pub use rustix::event::PollFlags;
 pub use rustix::io::Errno;

@@ -3,8 +3,9 @@
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use binder_uapi::{
-    BINDER_TYPE_BINDER, BINDER_TYPE_FD, BINDER_TYPE_HANDLE, BINDER_TYPE_WEAK_BINDER,
-    BINDER_TYPE_WEAK_HANDLE, FlatBinderObject,
+    BINDER_BUFFER_FLAG_HAS_PARENT, BINDER_TYPE_BINDER, BINDER_TYPE_FD, BINDER_TYPE_HANDLE,
+    BINDER_TYPE_PTR, BINDER_TYPE_WEAK_BINDER, BINDER_TYPE_WEAK_HANDLE, BinderBufferObject,
+    FlatBinderObject,
 };
 use zerocopy::IntoBytes;
 
@@ -15,6 +16,17 @@ pub struct Parcel {
     pub data: Vec<u8>,
     /// Offsets of the objects in `data`, ascending.
     pub offsets: Vec<u64>,
+    /// Memory of the buffer objects in `data`.
+    pub buffers: Vec<Box<[u8]>>,
+}
+
+/// Place of a buffer object's address in an earlier buffer of its parcel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parent {
+    /// Index of the buffer's object among all objects.
+    pub index: u64,
+    /// Offset of the address in the buffer, bytes.
+    pub offset: u64,
 }
 
 impl Parcel {
@@ -65,9 +77,30 @@ impl Parcel {
         self.object(FlatBinderObject { ty: BINDER_TYPE_FD, flags: 0, binder, cookie: 0 })
     }
 
+    /// Appends a buffer that the driver copies, at the next multiple of 4. Returns the index of its
+    /// object.
+    pub fn buffer(&mut self, bytes: &[u8], parent: Option<Parent>) -> u64 {
+        let bytes: Box<[u8]> = bytes.into();
+        let object = BinderBufferObject {
+            ty: BINDER_TYPE_PTR,
+            flags: if parent.is_some() { BINDER_BUFFER_FLAG_HAS_PARENT } else { 0 },
+            buffer: bytes.as_ptr() as u64,
+            length: bytes.len() as u64,
+            parent: parent.map_or(0, |parent| parent.index),
+            parent_offset: parent.map_or(0, |parent| parent.offset),
+        };
+        self.data.resize(self.data.len().next_multiple_of(4), 0);
+        self.offsets.push(self.data.len() as u64);
+        self.data.extend_from_slice(object.as_bytes());
+        self.buffers.push(bytes);
+        self.offsets.len() as u64 - 1
+    }
+
     /// Borrows the parcel for sending.
     pub fn payload(&self) -> Payload<'_> {
-        Payload { data: &self.data, offsets: &self.offsets }
+        let lengths = self.buffers.iter().map(|buffer| buffer.len().next_multiple_of(8) as u64);
+        let buffers_size = (!self.buffers.is_empty()).then(|| lengths.sum());
+        Payload { data: &self.data, offsets: &self.offsets, buffers_size }
     }
 }
 
@@ -78,12 +111,14 @@ pub struct Payload<'a> {
     pub data: &'a [u8],
     /// Offsets of the objects in `data`.
     pub offsets: &'a [u64],
+    /// Memory that the receiver needs for buffer objects, bytes; `None` if there are none.
+    pub buffers_size: Option<u64>,
 }
 
 impl<'a> Payload<'a> {
     /// Bytes without objects.
     pub fn bytes(data: &'a [u8]) -> Self {
-        Self { data, offsets: &[] }
+        Self { data, ..Self::default() }
     }
 }
 

@@ -62,6 +62,11 @@ impl<'c> Received<'c> {
         self.client.view(self.transaction.buffer, self.transaction.data_size)
     }
 
+    /// The contents of a buffer object, in the mapping.
+    pub fn buffer(&self, address: u64, len: u64) -> Result<&[u8], ClientError> {
+        self.client.view(address, len)
+    }
+
     /// Offsets of the objects in the data.
     pub fn offsets(&self) -> Result<Vec<u64>, ClientError> {
         let bytes = self.client.view(self.transaction.offsets, self.transaction.offsets_size)?;

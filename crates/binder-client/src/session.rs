@@ -272,7 +272,7 @@ impl<'c> Session<'c> {
     ) -> Result<Received<'c>, ClientError> {
         let Call { handle, code, flags, payload } = call;
         let data = transaction(handle.into(), code, flags, payload);
-        self.push(Command::Transaction { data, buffers_size: None });
+        self.push(Command::Transaction { data, buffers_size: payload.buffers_size });
         loop {
             match self.receive()? {
                 Return::Reply(data) => return Ok(Received::new(self.client, data, None)),
@@ -295,7 +295,7 @@ impl<'c> Session<'c> {
         payload: Payload<'_>,
     ) -> Result<Return, ClientError> {
         let data = transaction(handle.into(), code, TF_ONE_WAY, payload);
-        self.push(Command::Transaction { data, buffers_size: None });
+        self.push(Command::Transaction { data, buffers_size: payload.buffers_size });
         self.completion()
     }
 
@@ -303,7 +303,7 @@ impl<'c> Session<'c> {
     /// accepted the reply.
     pub fn reply(&mut self, payload: Payload<'_>) -> Result<(), ClientError> {
         let data = transaction(0, 0, 0, payload);
-        self.push(Command::Reply { data, buffers_size: None });
+        self.push(Command::Reply { data, buffers_size: payload.buffers_size });
         self.completion().map(drop)
     }
 
@@ -441,24 +441,25 @@ impl<'c> Session<'c> {
             _ => Served::Transaction,
         };
         if !incoming.is_one_way() {
-            let data = match answer {
+            let reply = match answer {
                 Answer::Echo => {
                     let BinderTransactionData { data_size, offsets_size, buffer, offsets, .. } =
                         *incoming.transaction();
-                    BinderTransactionData {
+                    let data = BinderTransactionData {
                         data_size,
                         offsets_size,
                         buffer,
                         offsets,
                         ..Default::default()
-                    }
+                    };
+                    Command::Reply { data, buffers_size: None }
                 }
                 Answer::Reply(parcel) | Answer::Stop(parcel) => self.keep(parcel, 0),
                 Answer::Status(status) => {
                     self.keep(Parcel::new().bytes(&status.to_ne_bytes()), TF_STATUS_CODE)
                 }
             };
-            self.push(Command::Reply { data, buffers_size: None });
+            self.push(reply);
             self.unacknowledged += 1;
         }
         // After the reply, which may be read from this buffer.
@@ -468,10 +469,12 @@ impl<'c> Session<'c> {
 
     /// Keeps a reply in memory until the driver has read it; moving the parcel does not move its
     /// data.
-    fn keep(&mut self, parcel: Parcel, flags: u32) -> BinderTransactionData {
-        let data = transaction(0, 0, flags, parcel.payload());
+    fn keep(&mut self, parcel: Parcel, flags: u32) -> Command {
+        let payload = parcel.payload();
+        let data = transaction(0, 0, flags, payload);
+        let reply = Command::Reply { data, buffers_size: payload.buffers_size };
         self.kept.push(parcel);
-        data
+        reply
     }
 }
 

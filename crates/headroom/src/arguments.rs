@@ -21,21 +21,27 @@ pub enum UserLabels {
 
 /// Names the socket of the daemon that a process belongs to.
 pub const BINDERD_SOCKET_VARIABLE: &str = "HEADROOM_BINDERD_SOCKET";
+/// Names the folder of the bus that a process belongs to.
+pub const BUS_VARIABLE: &str = "HEADROOM_BINDER";
 /// Names the socket of `headroom-oomd`.
 const OOMD_SOCKET_VARIABLE: &str = "HEADROOM_OOMD_SOCKET";
 
-/// The socket from a variable, unless it is empty.
-fn socket(variable: &str, default: &str) -> PathBuf {
+/// The path from a variable, unless it is empty.
+fn path(variable: &str, default: &str) -> PathBuf {
     let named = std::env::var_os(variable).filter(|path| !path.is_empty());
     named.map_or_else(|| default.into(), PathBuf::from)
 }
 
 fn binderd_socket() -> PathBuf {
-    socket(BINDERD_SOCKET_VARIABLE, control::BINDERD_SOCKET)
+    path(BINDERD_SOCKET_VARIABLE, control::BINDERD_SOCKET)
 }
 
 fn oomd_socket() -> PathBuf {
-    socket(OOMD_SOCKET_VARIABLE, control::OOMD_SOCKET)
+    path(OOMD_SOCKET_VARIABLE, control::OOMD_SOCKET)
+}
+
+fn bus_folder() -> PathBuf {
+    path(BUS_VARIABLE, "/dev/binderfs")
 }
 
 /// A binder driver and an OOM manager for a stock kernel.
@@ -224,11 +230,28 @@ fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
+/// Options of `binder service-manager`.
+#[derive(Debug, Args)]
+pub struct ServiceManager {
+    /// Folder of the bus [env: HEADROOM_BINDER, which `run` sets]
+    #[arg(long, value_name = "DIR", default_value_os_t = bus_folder())]
+    pub bus: PathBuf,
+    /// API level of clients since Android 11, 30 to 36
+    #[arg(long, value_name = "LEVEL", default_value_t = 36,
+        value_parser = clap::value_parser!(u32).range(30..=36))]
+    pub api_level: u32,
+    /// Who may register which names: lines of a name, or its begin and `*`, and users; the first
+    /// that matches holds, and without one nobody may [default: everyone all names]
+    #[arg(long, value_name = "FILE")]
+    pub rules: Option<PathBuf>,
+}
+
 /// Options of `run`.
 #[derive(Debug, Args)]
 pub struct Run {
-    /// Start this service manager first, and wait until it serves (example: 'rsb_hub')
-    #[arg(long, value_name = "SHELL COMMAND")]
+    /// Start a service manager first, and wait until it serves: that of `headroom binder
+    /// service-manager`, or SHELL COMMAND
+    #[arg(long, value_name = "SHELL COMMAND", num_args = 0..=1, default_missing_value = "")]
     pub service_manager: Option<String>,
     /// Devices of the bus, separated by commas
     #[arg(
@@ -470,6 +493,12 @@ pub enum BinderCommand {
         /// Maximum [default: all]
         size: Option<Size>,
     },
+    /// Name services on a bus, for AIDL clients and, on hwbinder, for HIDL clients
+    ///
+    /// It is the context manager of binder, vndbinder and hwbinder, until the bus ends. Clients of
+    /// Android 9 and 10 are recognized by their requests; --api-level is for newer ones. It has no
+    /// lazy services, and no manifest declares services. Every client may find all names.
+    ServiceManager(ServiceManager),
     /// Replace the program of headroom-binderd while clients use it
     ///
     /// The new program continues in the same process with all opens, objects and calls; clients

@@ -76,6 +76,9 @@ fn dispatch(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         Command::Binder(BinderCommand::Reclaim { size }) => {
             binder::reclaim::reclaim(globals, *size)?
         }
+        Command::Binder(BinderCommand::ServiceManager(options)) => {
+            binder::service_manager::service_manager(options)?;
+        }
         Command::Binder(BinderCommand::Upgrade { program }) => {
             binder::upgrade::upgrade(globals, program.as_deref())?;
         }

@@ -47,6 +47,7 @@ const OTHERS: &[&str] = &[
     "notify",
     "reserve",
     "binder attach",
+    "binder service-manager",
     "completions",
     "oom observe",
     "config check",

@@ -1,7 +1,7 @@
 //! Calls the service from another process. Needs a bus with a service manager:
 //!
 //! ```text
-//! headroom run --service-manager 'rsb_hub --insecure-allow-all' -- cargo test
+//! headroom run --service-manager -- cargo test
 //! ```
 
 use std::process::{Child, Command};

@@ -25,7 +25,7 @@ enum Form {
 }
 
 /// Placeholders of the documents, and a value that each program accepts in their place.
-const PLACEHOLDERS: [(&str, &str); 24] = [
+const PLACEHOLDERS: [(&str, &str); 25] = [
     ("alice", "root"),
     ("USER", "root"),
     ("USER:GROUP", "root:root"),
@@ -39,6 +39,7 @@ const PLACEHOLDERS: [(&str, &str); 24] = [
     ("COMMAND", "true"),
     ("SHELL", "bash"),
     ("OCTAL", "0660"),
+    ("LEVEL", "36"),
     ("GROUP", "root"),
     ("NAME", "binder"),
     ("PERCENT", "10"),

@@ -187,7 +187,9 @@ fn offsets_outside_of_the_data_fail_the_call(bus: &Bus) {
         // The kernel's driver fails when it copies up to an offset behind the data, before it looks
         // for an object.
         let errno = if offsets[0] > 64 { Errno::FAULT } else { Errno::INVAL };
-        let error = session.call(0, CALL, Payload { data: &data, offsets }).unwrap_err();
+        let error = session
+            .call(0, CALL, Payload { data: &data, offsets, ..Payload::default() })
+            .unwrap_err();
         assert_eq!(error, ClientError::FailedReply, "{offsets:x?}");
         let why = client.extended_error().unwrap();
         assert_eq!(why.param, -errno.raw_os_error(), "{offsets:x?}");

@@ -19,6 +19,7 @@ mod priorities;
 mod receiver_races;
 mod reclaim;
 mod rings;
+mod service_manager;
 mod stress;
 mod support;
 mod trace;

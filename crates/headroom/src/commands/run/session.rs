@@ -18,7 +18,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets};
 use super::namespaces::{self, Isolation};
 use super::private_dev::{BUS, SOCKET};
 use super::{offspring, rings, service_manager};
-use crate::arguments::{BINDERD_SOCKET_VARIABLE, FdPassing, Run};
+use crate::arguments::{BINDERD_SOCKET_VARIABLE, BUS_VARIABLE, FdPassing, Run};
 use crate::helpers::signals::{BlockedSignals, Origin};
 use crate::helpers::{exit_code, output, programs};
 
@@ -251,14 +251,13 @@ impl Session<'_> {
         let child = children.spawn(command).context("cannot start the service manager")?;
         children.manager = Some(Running::new("the service manager", &child));
         let end = Instant::now() + MANAGER_PATIENCE;
-        while !service_manager::is_there(Path::new(SOCKET)) {
+        while !service_manager::is_there(Path::new(SOCKET), line) {
             children.reap();
             if let Some(ended) = children.manager.as_ref().and_then(|manager| manager.ended) {
                 let remedy = match ended.code() {
                     // The shell's for a program that it does not find.
                     Some(127) => {
-                        "; is it installed? `cargo install rsbinder-tools --bin rsb_hub` installs \
-                         one"
+                        "; is it installed? `--service-manager` without a value starts headroom's"
                     }
                     _ => "",
                 };
@@ -291,7 +290,7 @@ impl Session<'_> {
 
     /// Sets the variables that name the bus and its daemon, and preload the library of rings.
     fn surroundings(&self, command: &mut Command) {
-        command.env("HEADROOM_BINDER", BUS).env(BINDERD_SOCKET_VARIABLE, SOCKET);
+        command.env(BUS_VARIABLE, BUS).env(BINDERD_SOCKET_VARIABLE, SOCKET);
         if self.has_rings {
             rings::preload_in(command);
         }

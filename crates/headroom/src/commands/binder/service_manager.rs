@@ -1,0 +1,117 @@
+//! `headroom binder service-manager`: names services on a bus.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+
+use anyhow::{Context, anyhow, bail, ensure};
+use control::Uid;
+use service_manager::aidl::ApiLevel;
+use service_manager::names::{Access, Rule};
+use service_manager::{Dialect, serve};
+
+use crate::arguments::ServiceManager;
+use crate::helpers::output;
+use crate::helpers::user::User;
+
+/// The devices of a bus with a service manager, and whether it is one of HIDL. `binder` is last:
+/// when it has one, all have.
+pub const DEVICES: [(&str, bool); 3] =
+    [("hwbinder", true), ("vndbinder", false), ("binder", false)];
+
+/// Serves until a device fails, for instance as the bus ends.
+pub fn service_manager(options: &ServiceManager) -> anyhow::Result<()> {
+    let access = options.rules.as_deref().map(read_rules).transpose()?.unwrap_or_default();
+    let level = ApiLevel::new(options.api_level).context("the API level is 30 to 36")?;
+    let present: Vec<(PathBuf, Dialect)> = DEVICES
+        .iter()
+        .map(|(name, is_hidl)| {
+            let dialect = if *is_hidl { Dialect::Hidl } else { Dialect::Aidl(level) };
+            (options.bus.join(name), dialect)
+        })
+        .filter(|(device, _)| device.exists())
+        .collect();
+    ensure!(
+        !present.is_empty(),
+        "{}: no binder, vndbinder or hwbinder is there; --bus names the folder of a bus",
+        options.bus.display()
+    );
+    // The name in ps: a session executes /proc/self/exe.
+    let _ = rustix::thread::set_name(c"service-manager");
+    let (ended, ends) = mpsc::channel();
+    for (device, dialect) in present {
+        let (ready, becomes_ready) = mpsc::channel();
+        let (ended, access) = (ended.clone(), access.clone());
+        let name = device.clone();
+        std::thread::spawn(move || {
+            // The receiver waits until then.
+            let is_ready = move || ready.send(()).unwrap_or_default();
+            let result = serve(&device, dialect, access, is_ready);
+            let _ = ended.send((device, result));
+        });
+        // An error ends the wait, too, and follows below.
+        if becomes_ready.recv().is_err() {
+            break;
+        }
+        output::print(&format!("{}\n", name.display()))?;
+    }
+    let (device, result) = ends.recv().context("no device is served")?;
+    let device = device.display();
+    match result {
+        Ok(()) => bail!("{device}: the bus has ended"),
+        Err(error) if error.errno() == Some(rustix::io::Errno::BUSY) => {
+            bail!("{device}: the bus has a service manager already; `headroom binder ls` shows it")
+        }
+        Err(error) => Err(anyhow!(error).context(device.to_string())),
+    }
+}
+
+/// Reads lines of a pattern of names and the users that may register them.
+fn read_rules(file: &Path) -> anyhow::Result<Access> {
+    let name = file.display();
+    let text = fs::read_to_string(file).with_context(|| format!("cannot read {name}"))?;
+    parse_rules(&text).map_err(|(line, why)| anyhow!("{name}:{line}: {why}"))
+}
+
+fn parse_rules(text: &str) -> Result<Access, (usize, String)> {
+    let mut rules = Vec::new();
+    for (line, number) in text.lines().zip(1..) {
+        let line = line.split('#').next().unwrap_or_default();
+        let mut words = line.split_whitespace();
+        let Some(pattern) = words.next() else { continue };
+        if pattern.strip_suffix('*').unwrap_or(pattern).contains('*') {
+            return Err((number, format!("`{pattern}`: `*` is allowed at the end only")));
+        }
+        let users = words.map(uid).collect::<Result<_, _>>().map_err(|why| (number, why))?;
+        rules.push(Rule { pattern: pattern.to_owned(), users });
+    }
+    Ok(Access::Rules(rules))
+}
+
+fn uid(user: &str) -> Result<Uid, String> {
+    match user.parse()? {
+        User::Uid(uid) => Ok(uid),
+        User::Group(_) | User::Cgroup(_) => Err(format!("`{user}`: only users register names")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_are_read_and_errors_have_their_line() {
+        let text = "# names\n\nexample.*  root 7 # both\nother\n";
+        let rule = |pattern: &str, users: &[u32]| Rule {
+            pattern: pattern.to_owned(),
+            users: users.iter().copied().map(Uid).collect(),
+        };
+        let rules = vec![rule("example.*", &[0, 7]), rule("other", &[])];
+        assert_eq!(parse_rules(text), Ok(Access::Rules(rules)));
+        let (line, why) = parse_rules("\na no-such-user").unwrap_err();
+        assert!(line == 2 && why.contains("no-such-user"), "{why}");
+        assert_eq!(parse_rules("a*b 1").unwrap_err().0, 1);
+        assert_eq!(parse_rules("a @group").unwrap_err().0, 1);
+        assert_eq!(parse_rules(""), Ok(Access::Rules(vec![])));
+    }
+}

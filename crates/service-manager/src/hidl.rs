@@ -1,0 +1,407 @@
+//! `android.hidl.manager@1.0::IServiceManager`: names of HIDL services.
+//!
+//! A name is an interface and an instance, `android.hardware.radio@1.0::IRadio/slot1`. A service is
+//! registered by its instance alone, under each of its interfaces: it has to be asked for them.
+
+use binder_client::{Answer, Parcel, Parent};
+use binder_uapi::{BINDER_BUFFER_FLAG_HAS_PARENT, BINDER_TYPE_PTR, BinderBufferObject};
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::aidl::{OneWay, Outcome, Request};
+use crate::names::{Caller, Names, Object, Refusal};
+use crate::parcel::{Malformed, Reader, put_c_string, put_int, put_object};
+
+/// The interface.
+const INTERFACE: &str = "android.hidl.manager@1.0::IServiceManager";
+/// The interface of all objects, under which nothing is registered.
+const BASE: &str = "android.hidl.base@1.0::IBase";
+/// The interface of callbacks, and its method `onRegistration`.
+const NOTIFICATION: (&str, u32) = ("android.hidl.manager@1.0::IServiceNotification", 1);
+
+/// Codes of the interface.
+const GET: u32 = 1;
+const ADD: u32 = 2;
+const GET_TRANSPORT: u32 = 3;
+const LIST: u32 = 4;
+const LIST_BY_INTERFACE: u32 = 5;
+const REGISTER_FOR_NOTIFICATIONS: u32 = 6;
+const REGISTER_PASSTHROUGH_CLIENT: u32 = 8;
+/// Codes of all objects.
+const PING: u32 = u32::from_be_bytes(*b"\x0fPNG");
+const INTERFACE_CHAIN: u32 = u32::from_be_bytes(*b"\x0fCHN");
+const INTERFACE_DESCRIPTOR: u32 = u32::from_be_bytes(*b"\x0fDSC");
+
+/// The transports of `getTransport`.
+const NO_TRANSPORT: i32 = 0;
+const HWBINDER: i32 = 1;
+
+/// Size of `hidl_string` and `hidl_vec` in a buffer, bytes: an address, a count, and an owner.
+const HEADER_LEN: usize = 16;
+/// Most interfaces of one service.
+const MOST_INTERFACES: u32 = 64;
+
+/// Memory of a received parcel's buffers: by address and length.
+pub trait Buffers<'a> {
+    /// `None`: not in the mapping.
+    fn view(&self, address: u64, len: u64) -> Option<&'a [u8]>;
+}
+
+impl<'a, F: Fn(u64, u64) -> Option<&'a [u8]>> Buffers<'a> for F {
+    fn view(&self, address: u64, len: u64) -> Option<&'a [u8]> {
+        self(address, len)
+    }
+}
+
+/// What a request needs.
+#[derive(Clone, Debug)]
+pub enum Step {
+    /// Nothing more.
+    Done(Outcome),
+    /// A service registers an instance: it is to be asked for its interfaces, by [`chain_call`].
+    AskChain {
+        /// The instance.
+        instance: String,
+        /// The service.
+        service: Object,
+    },
+}
+
+/// Handles a request.
+pub fn handle<'a>(names: &mut Names, request: Request<'a>, buffers: &dyn Buffers<'a>) -> Step {
+    match read(names, request, buffers) {
+        Ok(step) => step,
+        Err(Malformed) => Step::Done(Answer::Status(-libc::EINVAL).into()),
+    }
+}
+
+fn read<'a>(
+    names: &mut Names,
+    request: Request<'a>,
+    buffers: &dyn Buffers<'a>,
+) -> Result<Step, Malformed> {
+    let mut reader = Reader::new(request.data, request.offsets);
+    let mut parcel = Parcel::new();
+    put_int(&mut parcel, 0);
+    let interface = reader.c_string()?;
+    match request.code {
+        PING if interface == BASE => {}
+        INTERFACE_CHAIN if interface == BASE => put_strings(&mut parcel, &[INTERFACE, BASE]),
+        INTERFACE_DESCRIPTOR if interface == BASE => put_hidl_string(&mut parcel, INTERFACE),
+        _ if interface != INTERFACE => return Err(Malformed),
+        GET => {
+            let name = read_name(&mut reader, buffers)?;
+            put_object(&mut parcel, names.get(&name).map(|service| service.object));
+        }
+        ADD => {
+            let instance = hidl_string(&mut reader, buffers)?;
+            let service = Object { handle: reader.object()?, stability: 0 };
+            return Ok(Step::AskChain { instance, service });
+        }
+        GET_TRANSPORT => {
+            let found = names.get(&read_name(&mut reader, buffers)?);
+            put_int(&mut parcel, if found.is_some() { HWBINDER } else { NO_TRANSPORT });
+        }
+        LIST => {
+            let all: Vec<&str> = names.list().map(|(name, _)| name).collect();
+            put_strings(&mut parcel, &all);
+        }
+        LIST_BY_INTERFACE => {
+            let interface = hidl_string(&mut reader, buffers)?;
+            let split = names.list().filter_map(|(name, _)| name.split_once('/'));
+            let instances: Vec<&str> =
+                split.filter(|(of, _)| *of == interface).map(|(_, instance)| instance).collect();
+            put_strings(&mut parcel, &instances);
+        }
+        REGISTER_FOR_NOTIFICATIONS => {
+            let name = read_name(&mut reader, buffers)?;
+            let callback = Object { handle: reader.object()?, stability: 0 };
+            let watched = names.watch(&name, callback, request.caller.uid);
+            put_int(&mut parcel, watched.is_ok().into());
+            let known = names.list().map(|(known, _)| known);
+            // Without an instance it waits for all of them.
+            let is_meant = |known: &&str| match name.strip_suffix('/') {
+                Some(interface) => known.split_once('/').is_some_and(|(of, _)| of == interface),
+                None => **known == name,
+            };
+            let calls = match watched {
+                Ok(_) => known
+                    .filter(is_meant)
+                    .map(|known| tell(callback, known, Since::Before))
+                    .collect(),
+                Err(_) => Vec::new(),
+            };
+            return Ok(Step::Done(Outcome { answer: Answer::Reply(parcel), calls }));
+        }
+        // Debugging information of clients, which nobody reads here.
+        REGISTER_PASSTHROUGH_CLIENT => {}
+        _ => return Ok(Step::Done(Answer::Status(-libc::EBADMSG).into())),
+    }
+    Ok(Step::Done(Answer::Reply(parcel).into()))
+}
+
+/// The call that asks a service for its interfaces: its code and its data.
+pub fn chain_call() -> (u32, Parcel) {
+    let mut parcel = Parcel::new();
+    put_c_string(&mut parcel, BASE);
+    (INTERFACE_CHAIN, parcel)
+}
+
+/// The interfaces in the reply to [`chain_call`].
+pub fn read_chain<'a>(
+    data: &'a [u8],
+    offsets: &'a [u64],
+    buffers: &dyn Buffers<'a>,
+) -> Result<Vec<String>, Malformed> {
+    let mut reader = Reader::new(data, offsets);
+    if reader.int()? != 0 {
+        return Err(Malformed);
+    }
+    let vector = reader.buffer()?;
+    if vector.length != HEADER_LEN as u64 {
+        return Err(Malformed);
+    }
+    let header = buffers.view(vector.buffer, vector.length).ok_or(Malformed)?;
+    let count = header.get(8..12).and_then(|count| count.try_into().ok()).ok_or(Malformed)?;
+    let count = u32::from_ne_bytes(count);
+    if count > MOST_INTERFACES {
+        return Err(Malformed);
+    }
+    if count > 0 {
+        // The strings' headers; their contents follow.
+        reader.buffer()?;
+    }
+    (0..count).map(|_| contents(&mut reader, buffers)).collect()
+}
+
+/// Registers an instance of a service with these interfaces.
+pub fn add(
+    names: &mut Names,
+    instance: &str,
+    service: Object,
+    chain: &[String],
+    caller: Caller,
+) -> Outcome {
+    let interfaces = chain.iter().filter(|interface| *interface != BASE);
+    let mut calls = Vec::new();
+    let mut is_added = false;
+    for interface in interfaces {
+        let name = format!("{interface}/{instance}");
+        let told = match names.add(&name, service, caller) {
+            Ok(told) => told,
+            Err(Refusal::Access | Refusal::Quota | Refusal::Name | Refusal::Other) => {
+                is_added = false;
+                break;
+            }
+        };
+        is_added = true;
+        let of_all = names.waiting(&format!("{interface}/"));
+        calls.extend(told.into_iter().chain(of_all).map(|it| tell(it, &name, Since::Now)));
+    }
+    let mut parcel = Parcel::new();
+    put_int(&mut parcel, 0);
+    put_int(&mut parcel, is_added.into());
+    Outcome { answer: Answer::Reply(parcel), calls }
+}
+
+/// Since when a service is registered, as `onRegistration` reports it.
+#[derive(Clone, Copy, Debug)]
+enum Since {
+    Now = 0,
+    /// Before the callback was.
+    Before = 1,
+}
+
+fn tell(callback: Object, name: &str, since: Since) -> OneWay {
+    let (interface, code) = NOTIFICATION;
+    let (of, instance) = name.split_once('/').unwrap_or((name, ""));
+    let mut parcel = Parcel::new();
+    put_c_string(&mut parcel, interface);
+    put_hidl_string(&mut parcel, of);
+    put_hidl_string(&mut parcel, instance);
+    put_int(&mut parcel, since as i32);
+    OneWay { handle: callback.handle, code, parcel }
+}
+
+/// An interface and an instance.
+fn read_name<'a>(reader: &mut Reader<'a>, buffers: &dyn Buffers<'a>) -> Result<String, Malformed> {
+    let interface = hidl_string(reader, buffers)?;
+    let instance = hidl_string(reader, buffers)?;
+    Ok(format!("{interface}/{instance}"))
+}
+
+fn hidl_string<'a>(
+    reader: &mut Reader<'a>,
+    buffers: &dyn Buffers<'a>,
+) -> Result<String, Malformed> {
+    if reader.buffer()?.length != HEADER_LEN as u64 {
+        return Err(Malformed);
+    }
+    contents(reader, buffers)
+}
+
+/// A string's bytes, with a NUL at their end.
+fn contents<'a>(reader: &mut Reader<'a>, buffers: &dyn Buffers<'a>) -> Result<String, Malformed> {
+    let object = reader.buffer()?;
+    if object.flags & BINDER_BUFFER_FLAG_HAS_PARENT == 0 {
+        return Err(Malformed);
+    }
+    let bytes = buffers.view(object.buffer, object.length).ok_or(Malformed)?;
+    let (_, bytes) = bytes.split_last().ok_or(Malformed)?;
+    std::str::from_utf8(bytes).map(str::to_owned).map_err(|_| Malformed)
+}
+
+impl Reader<'_> {
+    /// A buffer that the driver has copied.
+    fn buffer(&mut self) -> Result<BinderBufferObject, Malformed> {
+        let bytes = self.any_object(size_of::<BinderBufferObject>())?;
+        let object = BinderBufferObject::read_from_bytes(bytes).map_err(|_| Malformed)?;
+        if object.ty == BINDER_TYPE_PTR { Ok(object) } else { Err(Malformed) }
+    }
+}
+
+/// Header of a string of this length, or of a vector of as many elements.
+fn header(count: usize) -> [u8; HEADER_LEN] {
+    let mut bytes = [0; HEADER_LEN];
+    bytes[8..12].copy_from_slice((count as u32).as_bytes());
+    bytes
+}
+
+fn put_contents(parcel: &mut Parcel, text: &str, parent: Parent) {
+    let bytes: Vec<u8> = text.bytes().chain([0]).collect();
+    parcel.buffer(&bytes, Some(parent));
+}
+
+fn put_hidl_string(parcel: &mut Parcel, text: &str) {
+    let index = parcel.buffer(&header(text.len()), None);
+    put_contents(parcel, text, Parent { index, offset: 0 });
+}
+
+fn put_strings(parcel: &mut Parcel, strings: &[&str]) {
+    let index = parcel.buffer(&header(strings.len()), None);
+    if strings.is_empty() {
+        return;
+    }
+    let headers: Vec<u8> = strings.iter().flat_map(|text| header(text.len())).collect();
+    let index = parcel.buffer(&headers, Some(Parent { index, offset: 0 }));
+    for (at, text) in strings.iter().enumerate() {
+        put_contents(parcel, text, Parent { index, offset: (at * HEADER_LEN) as u64 });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use owners::Uid;
+
+    const CALLER: Caller = Caller { pid: 7, uid: Uid(1000) };
+    const SERVICE: Object = Object { handle: 3, stability: 0 };
+    const RADIO: &str = "android.hardware.radio@1.0::IRadio";
+
+    /// A parcel's own buffers, as the driver's copies of them.
+    fn own<'a>(address: u64, len: u64) -> Option<&'a [u8]> {
+        // SAFETY: the tests pass objects of parcels that are alive.
+        Some(unsafe { std::slice::from_raw_parts(address as *const u8, len as usize) })
+    }
+
+    fn request(words: &[&str], object: Option<Object>) -> Parcel {
+        let mut parcel = Parcel::new();
+        put_c_string(&mut parcel, INTERFACE);
+        words.iter().for_each(|word| put_hidl_string(&mut parcel, word));
+        if object.is_some() {
+            put_object(&mut parcel, object);
+        }
+        parcel
+    }
+
+    fn ask(names: &mut Names, code: u32, parcel: &Parcel) -> Step {
+        let (data, offsets) = (&parcel.data[..], &parcel.offsets[..]);
+        handle(names, Request { code, data, offsets, caller: CALLER }, &own)
+    }
+
+    fn done(step: Step) -> (Parcel, Vec<OneWay>) {
+        match step {
+            Step::Done(Outcome { answer: Answer::Reply(parcel), calls }) => (parcel, calls),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn strings(parcel: &Parcel) -> Vec<String> {
+        read_chain(&parcel.data, &parcel.offsets, &own).unwrap()
+    }
+
+    fn with_radio() -> Names {
+        let mut names = Names::default();
+        let chain = [RADIO.to_owned(), BASE.to_owned()];
+        let Step::AskChain { instance, service } =
+            ask(&mut names, ADD, &request(&["slot1"], Some(SERVICE)))
+        else {
+            panic!("it has to be asked for its interfaces");
+        };
+        let outcome = add(&mut names, &instance, service, &chain, CALLER);
+        let (reply, _) = done(Step::Done(outcome));
+        assert_eq!(reply.data, [0i32, 1].map(i32::to_ne_bytes).concat());
+        names
+    }
+
+    #[test]
+    fn a_service_is_found_by_interface_and_instance() {
+        let mut names = with_radio();
+        let (found, _) = done(ask(&mut names, GET, &request(&[RADIO, "slot1"], None)));
+        assert_eq!(Reader::new(&found.data[4..], &[0]).object(), Ok(3));
+        assert_eq!(found.offsets, [4]);
+        let (missing, _) = done(ask(&mut names, GET, &request(&[RADIO, "slot2"], None)));
+        assert!(missing.offsets.is_empty());
+        let (base, _) = done(ask(&mut names, GET, &request(&[BASE, "slot1"], None)));
+        assert!(base.offsets.is_empty());
+        let (listed, _) = done(ask(&mut names, LIST, &request(&[], None)));
+        assert_eq!(strings(&listed), [format!("{RADIO}/slot1")]);
+        let (instances, _) = done(ask(&mut names, LIST_BY_INTERFACE, &request(&[RADIO], None)));
+        assert_eq!(strings(&instances), ["slot1"]);
+        let (none, _) = done(ask(&mut names, LIST_BY_INTERFACE, &request(&["x"], None)));
+        assert!(strings(&none).is_empty());
+        for (instance, transport) in [("slot1", HWBINDER), ("slot2", NO_TRANSPORT)] {
+            let (reply, _) =
+                done(ask(&mut names, GET_TRANSPORT, &request(&[RADIO, instance], None)));
+            assert_eq!(reply.data, [0, transport].map(i32::to_ne_bytes).concat());
+        }
+    }
+
+    #[test]
+    fn those_that_wait_for_an_interface_are_told_of_each_instance() {
+        let mut names = with_radio();
+        let callback = Object { handle: 9, stability: 0 };
+        let watch = request(&[RADIO, ""], Some(callback));
+        let (reply, calls) = done(ask(&mut names, REGISTER_FOR_NOTIFICATIONS, &watch));
+        assert_eq!(reply.data, [0i32, 1].map(i32::to_ne_bytes).concat());
+        assert_eq!((calls.len(), calls[0].handle, calls[0].code), (1, 9, 1));
+        let told = |call: &OneWay| {
+            let mut reader = Reader::new(&call.parcel.data, &call.parcel.offsets);
+            assert_eq!(reader.c_string(), Ok(NOTIFICATION.0));
+            (read_name(&mut reader, &own).unwrap(), reader.int().unwrap())
+        };
+        assert_eq!(told(&calls[0]), (format!("{RADIO}/slot1"), 1));
+        let chain = [RADIO.to_owned(), BASE.to_owned()];
+        let outcome = add(&mut names, "slot2", SERVICE, &chain, CALLER);
+        assert_eq!(told(&outcome.calls[0]), (format!("{RADIO}/slot2"), 0));
+        assert_eq!(outcome.calls.len(), 1);
+    }
+
+    #[test]
+    fn what_is_no_request_is_refused() {
+        let mut names = Names::default();
+        let status = |step| match step {
+            Step::Done(Outcome { answer: Answer::Status(status), .. }) => status,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(status(ask(&mut names, GET, &Parcel::new())), -libc::EINVAL);
+        assert_eq!(status(ask(&mut names, GET, &request(&[RADIO], None))), -libc::EINVAL);
+        assert_eq!(status(ask(&mut names, 99, &request(&[], None))), -libc::EBADMSG);
+        let mut no_offsets = request(&[RADIO, "slot1"], None);
+        no_offsets.offsets.clear();
+        assert_eq!(status(ask(&mut names, GET, &no_offsets)), -libc::EINVAL);
+        assert_eq!(read_chain(&[], &[], &own), Err(Malformed));
+        let failed = add(&mut names, "a b", SERVICE, &[RADIO.to_owned()], CALLER);
+        let (reply, _) = done(Step::Done(failed));
+        assert_eq!(reply.data, [0i32, 0].map(i32::to_ne_bytes).concat());
+    }
+}

@@ -1,0 +1,314 @@
+//! What is registered, who waits for it, and who may register.
+
+use std::collections::BTreeMap;
+
+use owners::Uid;
+
+/// Names and callbacks of one user. Android has some hundreds of services.
+pub const MOST_OF_USER: usize = 1_000;
+/// Length of a name, bytes, as in Android.
+const LONGEST: usize = 127;
+
+/// An object of another process. The manager holds a strong reference while it is registered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Object {
+    /// Its handle.
+    pub handle: u32,
+    /// The word after it in parcels of Android 11 and later, returned as it came.
+    pub stability: i32,
+}
+
+/// Who makes a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// Its process in the manager's namespace; 0 if that cannot see it.
+    pub pid: i32,
+    /// Its effective user.
+    pub uid: Uid,
+}
+
+/// Reason for refusing a registration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// No name, or one with other characters than letters, digits and `-._/@:`.
+    Name,
+    /// Another user may register it.
+    Access,
+    /// The user has registered [`MOST_OF_USER`] already.
+    Quota,
+    /// It names another object.
+    Other,
+}
+
+/// Which users may register a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// A name, or its begin and `*`.
+    pub pattern: String,
+    /// The users.
+    pub users: Vec<Uid>,
+}
+
+impl Rule {
+    fn matches(&self, name: &str) -> bool {
+        match self.pattern.strip_suffix('*') {
+            Some(begin) => name.starts_with(begin),
+            None => name == self.pattern,
+        }
+    }
+}
+
+/// Who may register which names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Access {
+    /// Every client of the bus any name.
+    #[default]
+    All,
+    /// As the first rule that matches the name says; otherwise nobody.
+    Rules(Vec<Rule>),
+}
+
+impl Access {
+    fn permits(&self, name: &str, uid: Uid) -> bool {
+        match self {
+            Self::All => true,
+            Self::Rules(rules) => {
+                let rule = rules.iter().find(|rule| rule.matches(name));
+                rule.is_some_and(|rule| rule.users.contains(&uid))
+            }
+        }
+    }
+}
+
+/// A registered object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Service {
+    /// The object.
+    pub object: Object,
+    /// Who has registered it.
+    pub owner: Caller,
+}
+
+/// A client that waits for a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Callback {
+    object: Object,
+    owner: Uid,
+}
+
+/// Change of the references that the manager holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reference {
+    /// Acquire it, and ask for the notification of its death.
+    Take(u32),
+    /// Withdraw that, and release it.
+    Drop(u32),
+}
+
+/// The names of one device.
+#[derive(Debug, Default)]
+pub struct Names {
+    access: Access,
+    services: BTreeMap<String, Service>,
+    callbacks: BTreeMap<String, Vec<Callback>>,
+    /// Number of uses of each handle.
+    uses: BTreeMap<u32, usize>,
+    /// Changes that the caller has to make.
+    references: Vec<Reference>,
+}
+
+impl Names {
+    /// No names yet.
+    pub fn new(access: Access) -> Self {
+        Self { access, ..Self::default() }
+    }
+
+    /// The changes of references since the last call, oldest first.
+    pub fn take_references(&mut self) -> Vec<Reference> {
+        std::mem::take(&mut self.references)
+    }
+
+    fn hold(&mut self, handle: u32) {
+        let uses = self.uses.entry(handle).or_default();
+        *uses += 1;
+        if *uses == 1 {
+            self.references.push(Reference::Take(handle));
+        }
+    }
+
+    fn let_go(&mut self, handle: u32) {
+        let Some(uses) = self.uses.get_mut(&handle) else { return };
+        *uses -= 1;
+        if *uses == 0 {
+            self.uses.remove(&handle);
+            self.references.push(Reference::Drop(handle));
+        }
+    }
+
+    fn count_of(&self, uid: Uid) -> usize {
+        let services = self.services.values().filter(|service| service.owner.uid == uid).count();
+        let callbacks = self.callbacks.values().flatten();
+        services + callbacks.filter(|callback| callback.owner == uid).count()
+    }
+
+    /// Registers an object, in place of one that has the name. Returns who waits for it.
+    pub fn add(
+        &mut self,
+        name: &str,
+        object: Object,
+        owner: Caller,
+    ) -> Result<Vec<Object>, Refusal> {
+        let is_allowed = |c: char| c.is_ascii_alphanumeric() || "-._/@:".contains(c);
+        if name.is_empty() || name.len() > LONGEST || !name.chars().all(is_allowed) {
+            return Err(Refusal::Name);
+        }
+        if !self.access.permits(name, owner.uid) {
+            return Err(Refusal::Access);
+        }
+        let replaces_own = self.services.get(name).is_some_and(|it| it.owner.uid == owner.uid);
+        if !replaces_own && self.count_of(owner.uid) >= MOST_OF_USER {
+            return Err(Refusal::Quota);
+        }
+        self.hold(object.handle);
+        if let Some(before) = self.services.insert(name.to_owned(), Service { object, owner }) {
+            self.let_go(before.object.handle);
+        }
+        Ok(self.waiting(name))
+    }
+
+    /// The object with this name.
+    pub fn get(&self, name: &str) -> Option<Service> {
+        self.services.get(name).copied()
+    }
+
+    /// All names in their order, with their objects.
+    pub fn list(&self) -> impl Iterator<Item = (&str, Service)> {
+        self.services.iter().map(|(name, service)| (name.as_str(), *service))
+    }
+
+    /// Calls an object at each registration of a name from now on. Returns the object that has the
+    /// name now.
+    pub fn watch(
+        &mut self,
+        name: &str,
+        callback: Object,
+        owner: Uid,
+    ) -> Result<Option<Service>, Refusal> {
+        if self.count_of(owner) >= MOST_OF_USER {
+            return Err(Refusal::Quota);
+        }
+        self.hold(callback.handle);
+        let callback = Callback { object: callback, owner };
+        self.callbacks.entry(name.to_owned()).or_default().push(callback);
+        Ok(self.get(name))
+    }
+
+    /// The callbacks of a name.
+    pub fn waiting(&self, name: &str) -> Vec<Object> {
+        let waiting = self.callbacks.get(name).into_iter().flatten();
+        waiting.map(|callback| callback.object).collect()
+    }
+
+    /// Withdraws a callback.
+    pub fn unwatch(&mut self, name: &str, callback: Object) -> Result<(), Refusal> {
+        let waiting = self.callbacks.get_mut(name).ok_or(Refusal::Other)?;
+        let at = waiting.iter().position(|it| it.object.handle == callback.handle);
+        waiting.remove(at.ok_or(Refusal::Other)?);
+        if waiting.is_empty() {
+            self.callbacks.remove(name);
+        }
+        self.let_go(callback.handle);
+        Ok(())
+    }
+
+    /// The process with the object has died.
+    pub fn die(&mut self, handle: u32) {
+        self.services.retain(|_, service| service.object.handle != handle);
+        self.callbacks.retain(|_, waiting| {
+            waiting.retain(|callback| callback.object.handle != handle);
+            !waiting.is_empty()
+        });
+        if self.uses.remove(&handle).is_some() {
+            self.references.push(Reference::Drop(handle));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALICE: Caller = Caller { pid: 7, uid: Uid(1000) };
+    const BOB: Caller = Caller { pid: 8, uid: Uid(1001) };
+
+    fn object(handle: u32) -> Object {
+        Object { handle, stability: 12 }
+    }
+
+    #[test]
+    fn a_reference_is_held_once_for_all_names_of_an_object() {
+        let mut names = Names::default();
+        assert_eq!(names.add("a", object(1), ALICE), Ok(vec![]));
+        assert_eq!(names.add("b", object(1), ALICE), Ok(vec![]));
+        assert_eq!(names.take_references(), [Reference::Take(1)]);
+        assert_eq!(names.add("a", object(2), BOB), Ok(vec![]));
+        assert_eq!(names.take_references(), [Reference::Take(2)]);
+        assert_eq!(names.add("b", object(2), BOB), Ok(vec![]));
+        assert_eq!(names.take_references(), [Reference::Drop(1)]);
+        assert_eq!(names.get("a").unwrap().owner, BOB);
+        names.die(2);
+        assert_eq!(names.take_references(), [Reference::Drop(2)]);
+        assert_eq!((names.get("a"), names.list().count()), (None, 0));
+    }
+
+    #[test]
+    fn those_that_wait_are_told_until_they_withdraw_or_die() {
+        let mut names = Names::default();
+        assert_eq!(names.watch("a", object(5), BOB.uid), Ok(None));
+        assert_eq!(names.watch("a", object(6), BOB.uid), Ok(None));
+        assert_eq!(names.add("a", object(1), ALICE), Ok(vec![object(5), object(6)]));
+        assert_eq!(names.watch("a", object(7), BOB.uid).unwrap().unwrap().object, object(1));
+        assert_eq!(names.unwatch("a", object(5)), Ok(()));
+        assert_eq!(names.unwatch("a", object(5)), Err(Refusal::Other));
+        names.die(6);
+        assert_eq!(names.add("a", object(2), ALICE), Ok(vec![object(7)]));
+        let dropped = [5, 6, 1].map(Reference::Drop);
+        let changes = names.take_references();
+        let drops = changes.iter().filter(|change| matches!(change, Reference::Drop(_)));
+        assert_eq!(drops.copied().collect::<Vec<_>>(), dropped);
+    }
+
+    #[test]
+    fn names_follow_androids_rules_and_those_of_the_administrator() {
+        let mut names = Names::default();
+        for bad in ["", "a b", "a\n", "ä", &"x".repeat(128)] {
+            assert_eq!(names.add(bad, object(1), ALICE), Err(Refusal::Name), "{bad}");
+        }
+        assert!(names.add("android.hardware.radio@1.0::IRadio/slot-1", object(1), ALICE).is_ok());
+        let rule = |pattern: &str, users: &[Uid]| Rule {
+            pattern: pattern.to_owned(),
+            users: users.to_vec(),
+        };
+        let rules = vec![rule("a.own", &[BOB.uid]), rule("a.*", &[ALICE.uid])];
+        let mut names = Names::new(Access::Rules(rules));
+        assert!(names.add("a.x", object(1), ALICE).is_ok());
+        assert_eq!(names.add("a.own", object(1), ALICE), Err(Refusal::Access));
+        assert!(names.add("a.own", object(1), BOB).is_ok());
+        assert_eq!(names.add("b", object(1), BOB), Err(Refusal::Access));
+    }
+
+    #[test]
+    fn a_user_has_a_quota_of_names_and_callbacks_together() {
+        let mut names = Names::default();
+        for number in 0..MOST_OF_USER - 1 {
+            names.add(&format!("n{number}"), object(1), ALICE).unwrap();
+        }
+        assert_eq!(names.watch("x", object(2), ALICE.uid), Ok(None));
+        assert_eq!(names.add("another", object(1), ALICE), Err(Refusal::Quota));
+        assert_eq!(names.watch("x", object(3), ALICE.uid), Err(Refusal::Quota));
+        assert!(names.add("n0", object(4), ALICE).is_ok(), "it replaces its own");
+        assert!(names.add("another", object(1), BOB).is_ok());
+        names.die(2);
+        assert!(names.add("one.more", object(1), ALICE).is_ok());
+    }
+}

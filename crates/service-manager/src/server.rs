@@ -1,0 +1,205 @@
+//! Threads that answer for a device.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use binder_client::{
+    Answer, Call, Client, ClientError, Options, Received, RefuseAll, Served, Service, Session,
+};
+use binder_uapi::{Return, TF_ACCEPT_FDS};
+use owners::Uid;
+
+use crate::aidl::{self, ApiLevel, OneWay, Outcome, Request};
+use crate::hidl::{self, Step};
+use crate::names::{Access, Caller, Names, Object, Reference};
+
+/// Threads for a device. One suffices for AIDL; a HIDL service is asked for its interfaces, and may
+/// not answer.
+const THREADS: usize = 4;
+
+/// The interface that a device's manager has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dialect {
+    /// `android.os.IServiceManager`.
+    Aidl(ApiLevel),
+    /// `android.hidl.manager@1.0::IServiceManager`.
+    Hidl,
+}
+
+/// Becomes the context manager of a device, and serves until that fails. `ready` is called when
+/// clients are served.
+pub fn serve(
+    device: &Path,
+    dialect: Dialect,
+    access: Access,
+    ready: impl FnOnce(),
+) -> Result<(), ClientError> {
+    let client = Client::open(device, &Options::default())?;
+    client.become_context_manager()?;
+    let state = Mutex::new(State { names: Names::new(access), asking: BTreeSet::new() });
+    ready();
+    std::thread::scope(|scope| {
+        let run = || Manager { state: &state, dialect }.run(&client);
+        let threads: Vec<_> = (1..THREADS).map(|_| scope.spawn(run)).collect();
+        let result = run();
+        threads.into_iter().for_each(|thread| drop(thread.join()));
+        result
+    })
+}
+
+struct State {
+    names: Names,
+    /// Users with a service that is being asked for its interfaces: one each, so that no user takes
+    /// all threads.
+    asking: BTreeSet<Uid>,
+}
+
+/// One thread.
+struct Manager<'s> {
+    state: &'s Mutex<State>,
+    dialect: Dialect,
+}
+
+impl Manager<'_> {
+    fn run(mut self, client: &Client) -> Result<(), ClientError> {
+        let mut session = Session::new(client);
+        session.enter_looper()?;
+        loop {
+            if self.serve_one(&mut session)? == Served::Stop {
+                return Ok(());
+            }
+        }
+    }
+
+    fn serve_one(&mut self, session: &mut Session<'_>) -> Result<Served, ClientError> {
+        // Notices that came while another call was made.
+        while let Some(notice) = session.take_notice() {
+            self.notice(session, notice);
+        }
+        session.serve_one(self)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the references that the names require. The lock is held: another thread must not
+    /// release one before this one acquires it.
+    fn settle(names: &mut Names, session: &mut Session<'_>) -> Result<(), ClientError> {
+        for change in names.take_references() {
+            match change {
+                Reference::Take(handle) => {
+                    session.acquire(handle);
+                    session.request_death(handle, handle.into());
+                }
+                Reference::Drop(handle) => {
+                    session.clear_death(handle, handle.into());
+                    session.release(handle);
+                }
+            }
+        }
+        session.flush()
+    }
+
+    fn outcome(
+        &self,
+        session: &mut Session<'_>,
+        incoming: &Received<'_>,
+    ) -> Result<Outcome, ClientError> {
+        let (data, offsets) = (incoming.data()?, incoming.offsets()?);
+        let sender = incoming.transaction();
+        let caller = Caller { pid: sender.sender_pid, uid: Uid(sender.sender_euid) };
+        let request = Request { code: incoming.code(), data, offsets: &offsets, caller };
+        let level = match self.dialect {
+            Dialect::Aidl(level) => level,
+            Dialect::Hidl => return self.hidl(session, request, incoming),
+        };
+        let mut state = self.state();
+        let outcome = aidl::handle(&mut state.names, request, level);
+        Self::settle(&mut state.names, session)?;
+        Ok(outcome)
+    }
+
+    fn hidl(
+        &self,
+        session: &mut Session<'_>,
+        request: Request<'_>,
+        incoming: &Received<'_>,
+    ) -> Result<Outcome, ClientError> {
+        let buffers = |address, len| incoming.buffer(address, len).ok();
+        let step = {
+            let mut state = self.state();
+            let step = hidl::handle(&mut state.names, request, &buffers);
+            Self::settle(&mut state.names, session)?;
+            step
+        };
+        let (instance, service) = match step {
+            Step::Done(outcome) => return Ok(outcome),
+            Step::AskChain { instance, service } => (instance, service),
+        };
+        let caller = request.caller;
+        {
+            let mut state = self.state();
+            let others_fit = state.asking.len() + 1 < THREADS;
+            if !others_fit || !state.asking.insert(caller.uid) {
+                return Ok(Answer::Status(-libc::EAGAIN).into());
+            }
+        }
+        let chain = ask_chain(session, service);
+        let mut state = self.state();
+        state.asking.remove(&caller.uid);
+        let outcome = match chain {
+            Ok(chain) => hidl::add(&mut state.names, &instance, service, &chain, caller),
+            Err(error) => {
+                tracing::warn!(%instance, "the service does not tell its interfaces: {error}");
+                Answer::Status(-libc::EINVAL).into()
+            }
+        };
+        Self::settle(&mut state.names, session)?;
+        Ok(outcome)
+    }
+}
+
+fn ask_chain(session: &mut Session<'_>, service: Object) -> Result<Vec<String>, ClientError> {
+    let (code, parcel) = hidl::chain_call();
+    let payload = parcel.payload();
+    let call = Call { handle: service.handle, code, flags: TF_ACCEPT_FDS, payload };
+    let reply = session.call_with(call, &mut RefuseAll)?;
+    let offsets = reply.offsets()?;
+    let buffers = |address, len| reply.buffer(address, len).ok();
+    let chain = hidl::read_chain(reply.data()?, &offsets, &buffers);
+    let chain = chain.map_err(|_| ClientError::Contents("not a list of interfaces"));
+    session.free(reply);
+    chain
+}
+
+impl Service for Manager<'_> {
+    fn handle(&mut self, session: &mut Session<'_>, incoming: &Received<'_>) -> Answer {
+        match self.outcome(session, incoming) {
+            Ok(Outcome { answer, calls }) => {
+                for OneWay { handle, code, parcel } in calls {
+                    // A callback that is dead, or that does not read, gets none.
+                    if let Err(error) = session.oneway(handle, code, parcel.payload()) {
+                        tracing::debug!(handle, "cannot tell of a registration: {error}");
+                    }
+                }
+                answer
+            }
+            Err(error) => {
+                tracing::warn!("a request failed: {error}");
+                Answer::Status(-libc::EINVAL)
+            }
+        }
+    }
+
+    fn notice(&mut self, session: &mut Session<'_>, notice: Return) {
+        let Return::DeadBinder(cookie) = notice else { return };
+        let Ok(handle) = u32::try_from(cookie) else { return };
+        let mut state = self.state();
+        state.names.die(handle);
+        if let Err(error) = Self::settle(&mut state.names, session) {
+            tracing::warn!(handle, "cannot release a dead object: {error}");
+        }
+    }
+}
