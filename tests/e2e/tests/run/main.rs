@@ -4,6 +4,7 @@ mod descriptors;
 mod endings;
 mod musl;
 mod places;
+mod programs;
 mod support;
 mod terminal;
 mod upgrade;
