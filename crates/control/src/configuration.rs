@@ -21,7 +21,7 @@ pub struct Configuration {
     /// In their order, one line each.
     pub rules: Vec<String>,
     /// Metrics, hooks and warnings, one line each.
-    #[serde(default, alias = "tell")]
+    #[serde(default)]
     pub notifications: Vec<String>,
     /// How long a limit that is lowered below the usage does not act, seconds.
     #[serde(default)]
@@ -31,7 +31,6 @@ pub struct Configuration {
     pub ordinary_uids: [Uid; 2],
     /// Deprecated keys, unreadable optional files, and limits and rules that do not act, a sentence
     /// each.
-    #[serde(alias = "complaints")]
     pub warnings: Vec<String>,
 }
 
@@ -83,9 +82,9 @@ pub struct MachineLevels {
     /// Period of that share, milliseconds; 0: never.
     pub stall_ms: u64,
     /// After this number of kills only the hard level and the forecast kill ...
-    #[serde(default, alias = "most_kills")]
+    #[serde(default)]
     pub max_kills: u32,
     /// ... within this period, milliseconds; 0: no maximum.
-    #[serde(default, alias = "most_kills_ms")]
+    #[serde(default)]
     pub max_kills_window_ms: u64,
 }

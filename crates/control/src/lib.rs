@@ -41,8 +41,6 @@ pub const PROTOCOL_VERSION: u32 = 1;
 
 /// Default control socket of `headroom-oomd`.
 pub const OOMD_SOCKET: &str = "/run/headroom/oomd.sock";
-/// Result of `headroom oom margin --save`, read by `headroom-oomd`.
-pub const MARGIN_FILE: &str = "/var/lib/headroom/margin.toml";
 /// Folder of pinned BPF objects, which outlive `headroom-oomd`.
 pub const PINS_FOLDER: &str = "/sys/fs/bpf/headroom";
 /// Folder of the decisions of `headroom-oomd`.

@@ -56,7 +56,7 @@ pub enum Request {
         account: AccountRef,
         /// Limit in bytes.
         hard_bytes: u64,
-        /// Soft limit in bytes; `None`: as measured, or 90 % of the hard limit.
+        /// Soft limit in bytes; `None`: 90 % of the hard limit.
         soft_bytes: Option<u64>,
         /// How long it does not act if the usage is above it, and a limit above it was in force,
         /// seconds; `None`: as configured.
@@ -146,7 +146,6 @@ pub enum Reply {
         limits: Vec<ConfiguredLimit>,
     },
     /// To [`Request::RunOomKiller`]: one decision per account that exceeded its limit.
-    #[serde(alias = "ran")]
     OomKillerRan {
         /// Empty if no account exceeded its limit.
         kills: Vec<Why>,
@@ -169,7 +168,6 @@ pub enum Reply {
     /// To [`Request::Subscribe`].
     Subscribed,
     /// Unsolicited, to subscribers.
-    #[serde(alias = "happened")]
     Event(Event),
     /// To [`Request::Explain`].
     Explained(Explanation),
@@ -286,7 +284,6 @@ pub enum Event {
     },
     /// A user, group or cgroup has crossed its soft limit, or the level of its limit at which it is
     /// warned.
-    #[serde(alias = "near")]
     SoftLimitCrossed {
         /// The account; of a login session, its user.
         #[serde(flatten)]

@@ -44,9 +44,6 @@ const LISTENERS: u32 = 4;
 /// Every user may connect; permissions are checked per request.
 const SOCKET_MODE: u32 = 0o666;
 
-/// While it is open, the kernel selects idle states by the latency that was written to it.
-const CPU_LATENCY_DEVICE: &str = "/dev/cpu_dma_latency";
-
 /// Serves binder devices to unmodified clients, without a kernel driver.
 ///
 /// Runs in the foreground, logs to standard error (more with HEADROOM_LOG=debug), and unmounts on
@@ -93,10 +90,6 @@ struct Args {
         value_parser = clap::value_parser!(u8).range(1..=100)
     )]
     owner_memory: u8,
-    /// Keep idle CPUs awake while calls flow, by /dev/cpu_dma_latency: wake-ups are faster, and
-    /// more power is used.
-    #[arg(long)]
-    low_latency: bool,
     /// `SCHED_FIFO` priority of the event loop. The default precedes all ordinary tasks, and no
     /// real-time task of others; set it above programs that must not delay calls.
     #[arg(
@@ -274,7 +267,6 @@ fn configuration(args: &Args) -> Config {
         device_mode: args.mode,
         device_owner: args.owner,
         owner_quota_bytes: Some(pressure::share_of_memory(args.owner_memory)),
-        cpu_latency_device: args.low_latency.then(|| CPU_LATENCY_DEVICE.into()),
         rings: if args.rings { RingPolicy::Accepted } else { RingPolicy::Refused },
         session: args.session,
         source: args.mount_source.clone().unwrap_or(defaults.source),

@@ -4,7 +4,6 @@
 //! * [`page_out`]: drops memory that only the start needed, before the rest is locked;
 //! * [`message`]: error texts without numbers;
 //! * [`octal_mode`]: modes of files on command lines;
-//! * [`options`]: old names of command-line options;
 //! * [`signals`]: signals as a file descriptor;
 //! * [`service_manager`]: readiness and watchdog notifications;
 //! * [`trusted_path`]: files that only root and the own user can change;
@@ -14,7 +13,6 @@
 
 pub mod message;
 pub mod octal_mode;
-pub mod options;
 pub mod page_out;
 pub mod privileges;
 pub mod service_manager;

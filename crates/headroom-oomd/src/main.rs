@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Parser;
-use control::{BINDERD_SOCKET, MARGIN_FILE, OOMD_SOCKET, PINS_FOLDER, STATE_FOLDER, check_free};
+use control::{BINDERD_SOCKET, OOMD_SOCKET, PINS_FOLDER, STATE_FOLDER, check_free};
 use headroom_daemon::message::plain;
 use headroom_daemon::privileges::{self, PrivilegeError};
 use headroom_daemon::signals::Signal;
-use headroom_daemon::{ServiceManager, Signals, options, page_out};
+use headroom_daemon::{ServiceManager, Signals, page_out};
 use headroom_oomd::config::enforcement::Enforcement;
-use headroom_oomd::config::{Config, Files, margin, ordinary_users};
+use headroom_oomd::config::{Config, Files, ordinary_users};
 use headroom_oomd::daemon::Daemon;
 use headroom_oomd::history::History;
 use headroom_oomd::leases::Leases;
@@ -69,9 +69,6 @@ struct Arguments {
     /// [default: /run/headroom/binderd.sock; none with another --socket]
     #[arg(long, value_name = "PATH")]
     reclaimer: Vec<PathBuf>,
-    /// Result of `headroom oom margin --save`; may be missing
-    #[arg(long, default_value = MARGIN_FILE)]
-    margin: PathBuf,
     /// File with UID_MIN and UID_MAX, the range of ordinary users
     #[arg(long, value_name = "FILE", default_value = "/etc/login.defs")]
     login_defs: PathBuf,
@@ -92,9 +89,6 @@ struct Arguments {
     /// `none` [default: /sys/fs/bpf/headroom; `none` with another --socket]
     #[arg(long, value_name = "DIR")]
     bpf_pin_dir: Option<PathBuf>,
-    /// Old name of --bpf-pin-dir
-    #[arg(long, hide = true, value_name = "DIR", conflicts_with = "bpf_pin_dir")]
-    pins: Option<PathBuf>,
     /// Folder of the recorded decisions, or `none` [default: /var/lib/headroom; `none` with another
     /// --socket]
     #[arg(long, value_name = "DIR")]
@@ -154,13 +148,9 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    let (margin, warning) = match margin::load(&arguments.margin) {
-        Ok(margin) => (margin, None),
-        Err(warning) => (None, Some(warning)),
-    };
     let consequence = "a kill of many processes may take seconds, or leave some of them";
-    let mut degraded = Vec::from_iter(warning);
-    degraded.extend(refused(privileges::prepare_descriptors(DESCRIPTORS), consequence));
+    let mut degraded =
+        Vec::from_iter(refused(privileges::prepare_descriptors(DESCRIPTORS), consequence));
     let folder = arguments.folder(arguments.state_dir.as_ref(), STATE_FOLDER);
     // Before the threads with other priorities, and with the signals blocked.
     let signals = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
@@ -168,7 +158,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let keep = if arguments.check_config { Keep::Nothing } else { Keep::Answers };
     let names = Names::start(folder.as_deref(), keep);
     let names = names.context("cannot start the thread for names")?;
-    let mut reload = Reload::new(arguments.files(), names, ram_bytes(), margin);
+    let mut reload = Reload::new(arguments.files(), names, ram_bytes());
     if arguments.observe {
         reload.override_enforcement(Enforcement::Observe);
     }
@@ -193,8 +183,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
 
     let (manager, warning) = ServiceManager::from_environment();
     degraded.extend(warning);
-    let old = options::renamed("--pins", arguments.pins.as_ref(), "--bpf-pin-dir");
-    let pins = arguments.folder(old.or(arguments.bpf_pin_dir.as_ref()), PINS_FOLDER);
+    let pins = arguments.folder(arguments.bpf_pin_dir.as_ref(), PINS_FOLDER);
     let chosen = watching::select(arguments.notifier, pins.as_deref());
     let chosen = chosen.context("cannot watch memory")?;
     degraded.extend(chosen.degraded);
@@ -215,7 +204,6 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
         .per_cpu_lists(lists.context("cannot start the thread for lists of the CPUs")?)
         .usage_worker(UsageWorker::start().context("cannot start the measuring thread")?)
         .victim_details(VictimDetails::start().context("cannot start the thread for details")?)
-        .margin(margin)
         .ordinary_users(ordinary)
         .after_exit(arguments.after_exit())
         .take_over(taken_over)

@@ -11,7 +11,7 @@ use std::time::Duration;
 use control::configuration::ConfiguredLimit;
 use headroom_daemon::message::plain;
 use headroom_linux::clock::monotonic_ns;
-use memory_ledger::{Margin, Uid};
+use memory_ledger::Uid;
 
 use crate::clock::NS_PER_MS;
 use crate::config::enforcement::Enforcement;
@@ -42,7 +42,6 @@ pub struct Reload {
     /// Limits and rules that do not act, a sentence each.
     idle: Vec<String>,
     ram_bytes: u64,
-    margin: Option<Margin>,
     /// Overrides the files; `None`: the files apply.
     enforcement: Option<Enforcement>,
     degraded: Vec<String>,
@@ -53,9 +52,8 @@ pub struct Reload {
 }
 
 impl Reload {
-    /// Percentages in the files are of `ram_bytes`; soft limits that they omit are derived from
-    /// `margin`. Reads nothing yet.
-    pub fn new(files: Files, names: Names, ram_bytes: u64, margin: Option<Margin>) -> Self {
+    /// Percentages in the files are of `ram_bytes`. Reads nothing yet.
+    pub fn new(files: Files, names: Names, ram_bytes: u64) -> Self {
         Self {
             files,
             texts: Texts::default(),
@@ -66,7 +64,6 @@ impl Reload {
             default_limits: Vec::new(),
             idle: Vec::new(),
             ram_bytes,
-            margin,
             enforcement: None,
             degraded: Vec::new(),
             exporter: None,
@@ -89,7 +86,7 @@ impl Reload {
     }
 
     fn build(&mut self, texts: &Texts) -> Result<Config, ConfigError> {
-        let config = Config::build(texts, self.ram_bytes, self.margin, &mut self.names)?;
+        let config = Config::build(texts, self.ram_bytes, &mut self.names)?;
         self.grace_s = config.grace_s;
         self.default_limits = config.default_limits();
         self.idle = config.idle.clone();
@@ -176,9 +173,6 @@ impl Reload {
     /// Applies the configuration of notifications. Returns what could not be applied.
     pub fn notify(&mut self, config: &NotificationConfig, oom: &mut OomManager) -> Option<String> {
         self.notifications = config.clone();
-        for hint in &config.obsolete {
-            tracing::warn!("{hint}");
-        }
         if let Some(notifications) = oom.records_mut().notifications() {
             notifications.configure(config);
         }

@@ -242,7 +242,6 @@ impl Requests {
             }
             Request::SetLimit { account, hard_bytes, soft_bytes, grace_s } => {
                 let grace_s = grace(grace_s, reload);
-                let soft_bytes = soft_bytes.or_else(|| oom.accounts().soft_bytes(hard_bytes));
                 let limit = Limit::new(hard_bytes, soft_bytes).map_err(|e| e.to_string())?;
                 self.set_limit(oom, peer, account_id(account)?, NewLimit { limit, grace_s })?;
                 Reply::Done

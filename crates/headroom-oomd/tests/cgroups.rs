@@ -217,7 +217,7 @@ impl Fake {
         std::fs::write(&main, format!("{text}[machine]\nenabled = false\n")).unwrap();
         let files = Files { main, may_be_missing: false };
         let config =
-            Config::load(&files, 16 << 30, None, &mut Names::start(None, Keep::Nothing).unwrap());
+            Config::load(&files, 16 << 30, &mut Names::start(None, Keep::Nothing).unwrap());
         let config = config.unwrap();
         let done = reconfigure(&mut self.oom, &config, Lowering::AtOnce);
         assert_eq!(done.problems, Vec::<String>::new());

@@ -139,35 +139,3 @@ fn requests_that_make_no_sense_are_refused_with_the_reason_and_others_go_on() {
     assert!(matches!(client.call(&Request::Status).unwrap(), Reply::Status(_)));
     assert_eq!(daemon.status().limited_users, 0);
 }
-
-#[test]
-fn an_unset_soft_limit_leaves_the_measured_margin() {
-    if !privileged() {
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("margin.toml");
-    let measured = "allocation-bytes-per-s = 5\nreclaim-bytes-per-s = 4\nreaction-us = 1\n";
-    std::fs::write(&file, measured).unwrap();
-    let config = format!("[[limit]]\nuser = {BOB}\nhard = \"200M\"\n");
-    let soft = |daemon: &Daemon| -> Vec<(Uid, u64)> {
-        match daemon.request(&Request::ListLimits) {
-            Reply::Limits { limits } => {
-                limits.iter().map(|l| (Uid(l.account.uid), l.soft_bytes)).collect()
-            }
-            other => panic!("{other:?}"),
-        }
-    };
-    let daemon = Daemon::start(&config, &["--margin", file.to_str().unwrap()]);
-    assert_eq!(daemon.request(&set(ALICE, 100)), Reply::Done);
-    let expected: Vec<(Uid, u64)> = vec![(ALICE, 75 * MIB), (BOB, 150 * MIB)];
-    assert_eq!(soft(&daemon), expected);
-    drop(daemon);
-
-    std::fs::write(&file, "reaction-us = 1\n").unwrap();
-    let daemon = Daemon::start(&config, &["--margin", file.to_str().unwrap()]);
-    assert_eq!(soft(&daemon), [(BOB, 200 * MIB / 100 * 90)]);
-    let Reply::Status(status) = daemon.request(&Request::Status) else { panic!("no status") };
-    let reported = |line: &String| line.contains("margin.toml") && line.contains("90 %");
-    assert!(status.degraded.iter().any(reported), "{:?}", status.degraded);
-}

@@ -176,9 +176,6 @@ pub struct Up {
     /// Owner of the devices, by name or number; root by default
     #[arg(long, value_name = "USER[:GROUP]", conflicts_with = "no_binder")]
     pub owner: Option<String>,
-    /// Keep idle CPUs awake while calls flow: wake-ups are faster, and more power is used
-    #[arg(long, conflicts_with = "no_binder")]
-    pub low_latency: bool,
     /// Real-time priority of the bus, 1 to 99; above that of programs that must not delay calls
     #[arg(long, value_name = "PRIORITY", conflicts_with = "no_binder",
         value_parser = clap::value_parser!(u32).range(1..=99))]
@@ -264,9 +261,6 @@ pub struct Run {
     /// How file descriptors are installed in receivers
     #[arg(long, value_name = "METHOD", value_enum, default_value_t)]
     pub fd_passing: FdPassing,
-    /// Old name of --fd-passing
-    #[arg(long, hide = true, value_enum, conflicts_with = "fd_passing")]
-    pub descriptors: Option<FdPassing>,
     /// Make all calls by requests: accept no rings, and do not preload their library
     #[arg(long)]
     pub no_ring: bool,
@@ -315,7 +309,7 @@ pub enum LimitCommand {
         user: User,
         /// The limit: 268435456 (bytes), 256M, 1.5G, 25% of the machine's memory, or none
         size: Amount,
-        /// Soft limit: as SIZE, or a percentage of it [default: as measured, or 90%]
+        /// Soft limit: as SIZE, or a percentage of it [default: 90%]
         #[arg(long, value_name = "SIZE")]
         soft: Option<Amount>,
         #[command(flatten)]
@@ -418,8 +412,6 @@ pub struct Kill {
 
 #[derive(Debug, Subcommand)]
 pub enum OomCommand {
-    /// Measure the free memory that a timely kill needs
-    Margin(Margin),
     /// Run headroom-oomd without killing any process; `headroom why` lists what would have been
     /// killed
     Observe {
@@ -432,9 +424,6 @@ pub enum OomCommand {
         /// Folder of the pinned BPF objects
         #[arg(long, value_name = "DIR", default_value = control::PINS_FOLDER)]
         bpf_pin_dir: PathBuf,
-        /// Old name of --bpf-pin-dir
-        #[arg(long, hide = true, value_name = "DIR", conflicts_with = "bpf_pin_dir")]
-        pins: Option<PathBuf>,
     },
     /// Replace the program of headroom-oomd while its limits are in force
     ///
@@ -445,38 +434,6 @@ pub enum OomCommand {
         /// A program that root owns and no other user can write to [default: the installed one]
         program: Option<PathBuf>,
     },
-    /// Internal: a process that a measurement kills
-    #[command(hide = true)]
-    MarginPeer(MarginPeer),
-}
-
-/// Options of `oom margin`.
-#[derive(Debug, Args)]
-pub struct Margin {
-    /// Memory of the processes that are killed for the measurement
-    #[arg(long, value_name = "SIZE", default_value = "256M")]
-    pub size: Size,
-    /// Number of measurements
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub rounds: u32,
-    /// Largest process to expect [default: a quarter of the machine's memory]
-    #[arg(long, value_name = "SIZE")]
-    pub victim: Option<Size>,
-    /// Save the result; headroom-oomd derives default soft limits from it at its next start
-    #[arg(long)]
-    pub save: bool,
-    /// Where to save it
-    #[arg(long, value_name = "FILE", default_value = control::MARGIN_FILE)]
-    pub file: PathBuf,
-}
-
-/// Arguments of a process that a measurement kills.
-#[derive(Debug, Args)]
-pub struct MarginPeer {
-    /// The CPU
-    pub cpu: usize,
-    /// Bytes to hold as SCHED_IDLE; a busy loop otherwise
-    pub bytes: Option<usize>,
 }
 
 #[derive(Debug, Subcommand)]

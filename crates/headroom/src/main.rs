@@ -10,7 +10,6 @@ mod helpers;
 use std::process::ExitCode;
 
 use clap::Parser;
-use headroom_daemon::options;
 
 use arguments::{Arguments, BinderCommand, Command, OomCommand, UserLabels};
 use commands::{
@@ -56,18 +55,15 @@ fn dispatch(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         }
         Command::Explain { user } => explain::explain(globals, user.as_ref())?,
         Command::Kill(kill) => return kill::kill(globals, kill),
-        Command::Oom(OomCommand::Margin(margin)) => oom::margin::margin(globals, margin)?,
         Command::Oom(OomCommand::Observe { config }) => {
             oom::observe::observe(globals, config.as_deref())?
         }
-        Command::Oom(OomCommand::Detach { bpf_pin_dir, pins }) => {
-            let old = options::renamed("--pins", pins.as_ref(), "--bpf-pin-dir");
-            oom::detach::detach(globals, old.unwrap_or(bpf_pin_dir))?;
+        Command::Oom(OomCommand::Detach { bpf_pin_dir }) => {
+            oom::detach::detach(globals, bpf_pin_dir)?
         }
         Command::Oom(OomCommand::Upgrade { program }) => {
             oom::upgrade::upgrade(globals, program.as_deref())?;
         }
-        Command::Oom(OomCommand::MarginPeer(peer)) => oom::margin::peer::be(peer)?,
         Command::Reserve(options) => return reserve::reserve(globals, options),
         Command::Binder(BinderCommand::Attach(options)) => {
             return binder::attach::attach(options);

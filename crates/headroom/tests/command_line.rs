@@ -40,7 +40,6 @@ fn bad_input_is_refused_with_the_invalid_word() {
         (&["kill"], "<PID>"),
         (&["kill", "init"], "'init'"),
         (&["kill", "--family", "--group", "7"], "cannot be used with"),
-        (&["oom", "margin", "--size", "much"], "\"much\" is not an amount of memory"),
     ];
     let dir = tempfile::tempdir().unwrap();
     for (arguments, expected) in cases {
@@ -410,28 +409,6 @@ fn kill_prints_json_of_every_process() {
     assert!(process["bytes_back"].as_u64().unwrap() >= 32 << 20, "{json}");
     assert_eq!((&process["gone"], &process["error"]), (&true.into(), &serde_json::Value::Null));
     child.wait().unwrap();
-}
-
-#[test]
-fn the_margin_is_measured_and_kept_where_the_daemon_reads_it() {
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("lib/margin.toml");
-    let mut command = headroom(dir.path());
-    command.args(["oom", "margin", "--size", "16M", "--rounds", "1", "--victim", "1G", "--json"]);
-    let (code, stdout, stderr) = run(command.arg("--save").arg("--file").arg(&file));
-    assert_eq!(code, Some(0), "{stderr}");
-    let json: serde_json::Value = serde_json::from_str(&stdout).expect("not JSON");
-    let number = |key: &str| json[key].as_u64().unwrap_or_else(|| panic!("no {key} in {json}"));
-    assert!(number("margin_bytes") > 0 && number("reaction_micros") > 0, "{json}");
-    assert!((50..=90).contains(&number("soft_percent")), "{json}");
-    let kept: toml::Table = std::fs::read_to_string(&file).unwrap().parse().unwrap();
-    let kept = |key: &str| kept[key].as_integer().unwrap() as u64;
-    assert_eq!(kept("allocation-bytes-per-s"), number("allocation_bytes_per_s"));
-    assert_eq!(kept("reclaim-bytes-per-s"), number("reclaim_bytes_per_s"));
-    assert_eq!(kept("reaction-us"), number("reaction_micros"));
-    let (code, _, stderr) = run(headroom(dir.path()).args(["oom", "margin", "--size", "4000T"]));
-    assert_eq!(code, Some(1));
-    assert!(stderr.contains("use a smaller --size"), "{stderr}");
 }
 
 #[test]

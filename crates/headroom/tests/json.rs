@@ -52,7 +52,7 @@ const OTHERS: &[&str] = &[
     "oom observe",
     "config check",
 ];
-const PRIVILEGED: &[&str] = &["oom margin", "oom detach", "container cdi", "container remove"];
+const PRIVILEGED: &[&str] = &["oom detach", "container cdi", "container remove"];
 
 fn fake_oomd(request: Request) -> Reply {
     match request {

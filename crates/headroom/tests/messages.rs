@@ -38,8 +38,6 @@ const COMMANDS: &[&[&str]] = &[
     &["kill", "init"],
     &["kill", "4194305"],
     &["kill", "--family", "--group", "7"],
-    &["oom", "margin", "--size", "much"],
-    &["oom", "detach", "--pins", "/nonexistent", "--bpf-pin-dir", "/nonexistent"],
     &["reserve", "--library", "/nonexistent.so", "true"],
     &["config", "check", "--config", "/nonexistent/oomd.toml"],
     &["config", "import", "earlyoom", "-m", "200"],
@@ -93,7 +91,6 @@ const CONFIGURATIONS: &[&str] = &[
     "[hooks]\nafter = [\"/nonexistent/x\"]",
     "[hooks]\nafter = [\"/etc/passwd\"]",
     "[warnings]\nterminals = true",
-    "[machine]\nmost-kills = 5",
 ];
 
 /// Replies of a daemon that a command cannot use.
@@ -103,7 +100,6 @@ const REPLIES: &[&[&str]] = &[&["limit", "list"], &["limit", "clear", "root"]];
 const DAEMONS: &[&[&str]] = &[
     &["headroom-oomd", "now"],
     &["headroom-oomd", "--notifier", "x"],
-    &["headroom-oomd", "--pins", "DIR", "--bpf-pin-dir", "DIR"],
     &["headroom-oomd", "--config", "/nonexistent/oomd.toml"],
     &["headroom-oomd", "--config", "DIR/oomd.toml"],
     &["headroom-oomd", "--config", "DIR/oomd.toml", "--check-config"],

@@ -17,7 +17,6 @@
 //! * [`family`], [`herd`]: related processes, and those that grow together;
 //! * [`verdict`]: from a snapshot of all that to a victim and the cause;
 //! * [`machine`]: memory pressure of the whole machine;
-//! * [`margin`]: how much memory must be left free for a kill to come in time;
 //! * [`measurement`]: actual usage, and how it corrects the sum of processes;
 //! * [`kills_in_flight`]: from a signal until the memory is back and the next process may be
 //!   killed;
@@ -47,7 +46,6 @@ pub mod lease;
 pub mod ledger;
 pub mod limit;
 pub mod machine;
-pub mod margin;
 pub mod measurement;
 pub mod precedence;
 pub mod process;
@@ -73,7 +71,6 @@ pub use lease::{Book, ClientId, Decision, Lease, Standing};
 pub use ledger::Ledger;
 pub use limit::{Limit, LimitError};
 pub use machine::{Floors, Level, Machine, MachineReading, Pressure, PressureTrigger, Thresholds};
-pub use margin::Margin;
 pub use measurement::{
     ControllerUse, Demand, Effort, Measurement, Measurements, Need, Order, Sum, SumCorrection,
     SumState, SumUpdates, UsageSource, Victims, controller_use,

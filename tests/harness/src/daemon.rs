@@ -84,8 +84,6 @@ impl Daemon {
             .arg(at("oomd.sock"))
             .arg("--reclaimer")
             .arg(at("binderd.sock"))
-            .arg("--margin")
-            .arg(at("margin.toml"))
             .arg("--state-dir")
             .arg(at("state"))
             .args(["--notifier", backend.name(), "--bpf-pin-dir", "none"])

@@ -139,9 +139,6 @@ impl Server {
     /// Records that a thread starts a BINDER_WRITE_READ.
     pub(super) fn note_call(&mut self, &PendingIoctl { key, caller, .. }: &PendingIoctl) {
         self.chain.request(caller.tid, Instant::now());
-        if let Some(low_latency) = &mut self.low_latency {
-            low_latency.note_call();
-        }
         self.host.oldest_priority =
             if self.chain.is_chain() { Freshness::Recent } else { Freshness::Current };
         self.collect_deferred(key, caller.tid);

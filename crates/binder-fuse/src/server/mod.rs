@@ -15,7 +15,6 @@ mod ioctl;
 mod late_calls;
 mod late_returns;
 mod logs;
-mod low_latency;
 mod pressure;
 mod real_time_calls;
 mod request_queue;
@@ -85,7 +84,6 @@ const FD_DELIVERIES: u64 = 4;
 const NONBLOCK_LOOKUPS: u64 = 5;
 const HOLD_TIMER: u64 = 6;
 const DELAYED_CALLS: u64 = 7;
-const LOW_LATENCY_TIMER: u64 = 8;
 const RETURNED_ACCESSES: u64 = 9;
 const TICK_TIMER: u64 = 10;
 const EXTERNAL: u64 = 1 << 32;
@@ -119,9 +117,6 @@ pub struct Config {
     /// Maximum bytes of messages of one owner other than root: messages that it has sent and no
     /// thread has received, and the memory of its receive buffers. Unlimited by default.
     pub owner_quota_bytes: Option<u64>,
-    /// `/dev/cpu_dma_latency`, by which CPUs are kept from deep idle states while calls flow; not
-    /// used by default.
-    pub cpu_latency_device: Option<PathBuf>,
     /// Whether clients may attach rings; refused by default.
     pub rings: RingPolicy,
     /// The bus is for one user and has no privileges by design: functions that need root are not
@@ -144,7 +139,6 @@ impl Config {
             device_mode: None,
             device_owner: None,
             owner_quota_bytes: None,
-            cpu_latency_device: None,
             rings: RingPolicy::Refused,
             session: false,
         }
@@ -167,15 +161,6 @@ pub struct DeviceOwner {
     pub uid: Uid,
     /// The group; the server's own by default.
     pub gid: Option<u32>,
-}
-
-fn no_low_latency(device: &Path, error: &std::io::Error) -> String {
-    format!(
-        "{}: {error}: calls are served without low latency, so each wake-up of an idle CPU takes \
-         as long as its idle state requires; run the daemon as root, in a container with the \
-         device",
-        device.display()
-    )
 }
 
 /// Why [`Server::next_event`] returned.
@@ -220,8 +205,6 @@ pub struct Server {
     direct_read: direct_read::DirectRead,
     rings: RingPolicy,
     ring_calls: ring_calls::RingCalls,
-    /// If configured and available.
-    low_latency: Option<low_latency::LowLatency>,
     queue: RequestQueue,
     delayed: delayed_calls::DelayedCalls,
     late_returns: late_returns::LateReturns,
@@ -332,10 +315,6 @@ impl Server {
                     .into(),
             );
         }
-        let low_latency = config.cpu_latency_device.as_deref().and_then(|device| {
-            let opened = low_latency::LowLatency::new(device);
-            opened.map_err(|error| degraded.push(no_low_latency(device, &error))).ok()
-        });
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
             .map_err(Error::io("cannot make an epoll instance"))?;
         let created = std::time::UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.as_secs());
@@ -376,7 +355,6 @@ impl Server {
             direct_read: direct_read::DirectRead::default(),
             rings: config.rings,
             ring_calls: ring_calls::RingCalls::default(),
-            low_latency,
             hold_timer: IntervalTimer::new(hold_timer::INTERVAL)
                 .map_err(Error::io("cannot make a timer"))?,
             tick_timer: IntervalTimer::new(late_calls::TICK)
@@ -413,9 +391,6 @@ impl Server {
         server.watch(server.nonblock.signal(), NONBLOCK_LOOKUPS)?;
         server.watch_edges(server.hold_timer.fd(), HOLD_TIMER)?;
         server.watch_edges(server.tick_timer.fd(), TICK_TIMER)?;
-        if let Some(low_latency) = &server.low_latency {
-            server.watch(low_latency.timer(), LOW_LATENCY_TIMER)?;
-        }
         for sentence in &server.degraded {
             tracing::warn!("{sentence}");
         }
@@ -553,11 +528,6 @@ impl Server {
                 (_, NONBLOCK_LOOKUPS) => self.end_nonblocking_reads(),
                 (_, HOLD_TIMER) => self.end_hold_timer(),
                 (_, TICK_TIMER) => self.end_tick(),
-                (_, LOW_LATENCY_TIMER) => {
-                    if let Some(low_latency) = &mut self.low_latency {
-                        low_latency.end_interval();
-                    }
-                }
                 (_, BACKLOG) => self.serve_backlog(),
                 _ => requests = true,
             }

@@ -4,7 +4,7 @@
 //! [[limit]]
 //! user = "alice"      # or a uid: 1000
 //! hard = "2G"         # bytes, K, M, G, T, or % of the machine's memory
-//! soft = "1.8G"       # the same, or % of the hard limit; when left out, see `margin`, or 90 %
+//! soft = "1.8G"       # the same, or % of the hard limit; 90 % when left out
 //! warn = "75%"        # the user is warned here, too; the same
 //! soft-signal = "TERM" # above the soft limit a process gets SIGTERM, and SIGKILL after a time
 //! soft-signal-s = 10  # this time, seconds
@@ -44,9 +44,7 @@ use std::fmt;
 use std::ops::Range;
 
 use machine_memory::size;
-use memory_ledger::{
-    AccountId, CgroupPattern, Count, Ledger, Limit, Margin, Requester, Source, Uid,
-};
+use memory_ledger::{AccountId, CgroupPattern, Count, Ledger, Limit, Requester, Source, Uid};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -158,7 +156,6 @@ pub(crate) enum ParsedUser {
 pub(crate) fn parse(
     entry: &Spanned<DeValue>,
     ram_bytes: u64,
-    margin: Option<Margin>,
     names: &mut Names,
 ) -> Result<Vec<ParsedLimit>, ConfigDiagnostic> {
     let wrong = |at: &Spanned<DeValue>| {
@@ -167,7 +164,7 @@ pub(crate) fn parse(
     let entries = entry.get_ref().as_array().ok_or_else(|| wrong(entry))?;
     let read = |entry: &Spanned<DeValue>| {
         let limit = entry.get_ref().as_table().ok_or_else(|| wrong(entry))?;
-        parse_limit(limit, entry.span(), ram_bytes, margin, names)
+        parse_limit(limit, entry.span(), ram_bytes, names)
     };
     entries.iter().map(read).collect()
 }
@@ -176,7 +173,6 @@ fn parse_limit(
     table: &DeTable,
     section: Range<usize>,
     ram_bytes: u64,
-    margin: Option<Margin>,
     names: &mut Names,
 ) -> Result<ParsedLimit, ConfigDiagnostic> {
     only_keys(table, KEYS, "a limit")?;
@@ -207,7 +203,6 @@ fn parse_limit(
     let hard_bytes = parse_size(hard, ram_bytes)?;
     let soft = table.get("soft");
     let soft_bytes = soft.map(|soft| parse_size(soft, hard_bytes)).transpose()?;
-    let soft_bytes = soft_bytes.or(margin.map(|margin| margin.soft_bytes(hard_bytes)));
     let place = match soft {
         // An invalid hard limit is the error, not the soft one that depends on it.
         Some(soft) if Limit::new(hard_bytes, None).is_ok() => soft.span(),

@@ -33,10 +33,8 @@
 mod diagnostic;
 pub mod enforcement;
 mod limits;
-pub mod margin;
 pub mod notifications;
 pub mod ordinary_users;
-mod renamed;
 mod rules;
 mod system;
 
@@ -47,16 +45,13 @@ use std::path::{Path, PathBuf};
 
 use control::configuration::{Configuration, ConfiguredLimit, MachineLevels};
 use headroom_daemon::trusted_path::{TrustError, Trusted};
-use memory_ledger::{
-    AccountId, CgroupLimit, CgroupPattern, Groups, Limit, Margin, Rules, Thresholds, Uid,
-};
+use memory_ledger::{AccountId, CgroupLimit, CgroupPattern, Groups, Limit, Rules, Thresholds, Uid};
 use toml::de::DeTable;
 
 use diagnostic::{ConfigDiagnostic, only_keys};
 use enforcement::Enforcement;
 use limits::{LimitTarget, ParsedLimit};
 use notifications::NotificationConfig;
-use renamed::rename_old_keys;
 
 use crate::names::Names;
 
@@ -275,13 +270,6 @@ struct Entry {
     line: usize,
 }
 
-/// What sizes in the files depend on.
-#[derive(Clone, Copy)]
-struct Sizes {
-    ram_bytes: u64,
-    margin: Option<Margin>,
-}
-
 /// Accumulates the files in the order in which they are read.
 #[derive(Default)]
 struct Merge {
@@ -301,15 +289,13 @@ impl Merge {
         &mut self,
         file: usize,
         text: &Text,
-        sizes: Sizes,
+        ram_bytes: u64,
         names: &mut Names,
     ) -> Result<(), ConfigDiagnostic> {
         let document = DeTable::parse(&text.text).map_err(|e| {
             ConfigDiagnostic::new(e.span().unwrap_or_default(), e.message().replace('\n', "; "))
         })?;
-        let mut document = document.into_inner();
-        self.notifications.add_hints(rename_old_keys(&mut document));
-        let table = &document;
+        let table = &document.into_inner();
         let mut known = SECTIONS.map(|(name, _)| name).to_vec();
         known.extend([OBSERVE, BACKSTOP, GRACE]);
         only_keys(table, &known, "the configuration")?;
@@ -345,7 +331,7 @@ impl Merge {
             self.idle.extend(idle.into_iter().map(describe));
         }
         let Some(entry) = table.get("limit") else { return Ok(()) };
-        for parsed in limits::parse(entry, sizes.ram_bytes, sizes.margin, names)? {
+        for parsed in limits::parse(entry, ram_bytes, names)? {
             let line = text.line(&parsed.at);
             let ParsedLimit { target, uids, is_list, unknown, pattern, limit, at } = parsed;
             let place = text.place(line);
@@ -415,29 +401,18 @@ fn of_cgroups(limits: BTreeMap<LimitTarget, Entry>) -> Vec<CgroupLimit> {
 
 impl Config {
     /// Reads the files and builds the configuration.
-    pub fn load(
-        files: &Files,
-        ram_bytes: u64,
-        margin: Option<Margin>,
-        names: &mut Names,
-    ) -> Result<Self, ConfigError> {
-        Self::build(&files.read()?, ram_bytes, margin, names)
+    pub fn load(files: &Files, ram_bytes: u64, names: &mut Names) -> Result<Self, ConfigError> {
+        Self::build(&files.read()?, ram_bytes, names)
     }
 
-    /// Builds the configuration; percentages are of `ram_bytes`. Soft limits that the files do not
-    /// set are derived from `margin`, if one was measured. Does not wait for names that are looked
-    /// up.
-    pub fn build(
-        texts: &Texts,
-        ram_bytes: u64,
-        margin: Option<Margin>,
-        names: &mut Names,
-    ) -> Result<Self, ConfigError> {
+    /// Builds the configuration; percentages are of `ram_bytes`. Does not wait for names that are
+    /// looked up.
+    pub fn build(texts: &Texts, ram_bytes: u64, names: &mut Names) -> Result<Self, ConfigError> {
         let Texts(texts) = texts;
         names.begin_configuration();
         let mut merge = Merge::default();
         for (file, text) in texts.iter().enumerate() {
-            let added = merge.add(file, text, Sizes { ram_bytes, margin }, names);
+            let added = merge.add(file, text, ram_bytes, names);
             added.map_err(|error| text.error(error))?;
         }
         merge.assign_users(texts);
@@ -523,12 +498,7 @@ impl Config {
             notifications: self.notifications.to_string().lines().map(str::to_owned).collect(),
             ordinary_uids: [*ordinary.start(), *ordinary.end()],
             grace_s: self.grace_s,
-            warnings: problem
-                .iter()
-                .chain(&self.notifications.obsolete)
-                .chain(&self.idle)
-                .cloned()
-                .collect(),
+            warnings: problem.iter().chain(&self.idle).cloned().collect(),
         }
     }
 
@@ -569,13 +539,13 @@ mod tests {
     }
 
     /// Writes these files to a directory and loads them.
-    fn load(files: &[(&str, &str)], margin: Option<Margin>) -> Result<Config, ConfigError> {
+    fn load(files: &[(&str, &str)]) -> Result<Config, ConfigError> {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("oomd.d")).unwrap();
         for (name, text) in files {
             std::fs::write(dir.path().join(name), text).unwrap();
         }
-        Config::load(&in_folder(dir.path()), RAM, margin, &mut names())
+        Config::load(&in_folder(dir.path()), RAM, &mut names())
     }
 
     fn names() -> Names {
@@ -587,11 +557,11 @@ mod tests {
     }
 
     fn parse(text: &str) -> Config {
-        load(&[("oomd.toml", text)], None).unwrap()
+        load(&[("oomd.toml", text)]).unwrap()
     }
 
     fn line_and_message(text: &str) -> (usize, String) {
-        let error = load(&[("oomd.toml", text)], None).expect_err(text);
+        let error = load(&[("oomd.toml", text)]).expect_err(text);
         assert!(error.to_string().contains("/oomd.toml:"), "{error}");
         (error.line.unwrap_or(0), error.message)
     }
@@ -613,7 +583,7 @@ mod tests {
         assert!(!parse("").backstop);
         assert!(parse("backstop = true\n").backstop);
         let files = [("oomd.toml", "backstop = true"), ("oomd.d/1.toml", "backstop = false")];
-        assert!(!load(&files, None).unwrap().backstop);
+        assert!(!load(&files).unwrap().backstop);
         assert!(line_and_message("backstop = 1\n").1.contains("true"));
     }
 
@@ -629,16 +599,6 @@ mod tests {
             (user(62002), Limit::new(256 << 20, Some(100 << 20)).unwrap()),
         ];
         assert_eq!(parse(text).limits, expected);
-    }
-
-    #[test]
-    fn a_soft_limit_that_is_left_out_leaves_the_measured_margin() {
-        let margin = Margin { allocation_bytes_per_s: 5, reclaim_bytes_per_s: 4, reaction_ns: 0 };
-        let text = "[[limit]]\nuser = 62001\nhard = \"512M\"\n\
-                    [[limit]]\nuser = 62002\nhard = \"512M\"\nsoft = \"80%\"\n";
-        let limits = load(&[("oomd.toml", text)], Some(margin)).unwrap().limits;
-        let softs: Vec<u64> = limits.iter().map(|(_, limit)| limit.soft_bytes()).collect();
-        assert_eq!(softs, [384 << 20, (512 << 20) / 100 * 80 + 9]);
     }
 
     #[test]
@@ -662,9 +622,9 @@ mod tests {
             assert_eq!(Config { files: Vec::new(), ..parse(text) }, Config::default());
         }
         let mut nowhere = in_folder(Path::new("/nonexistent"));
-        assert_eq!(Config::load(&nowhere, RAM, None, &mut names()), Ok(Config::default()));
+        assert_eq!(Config::load(&nowhere, RAM, &mut names()), Ok(Config::default()));
         nowhere.may_be_missing = false;
-        let error = Config::load(&nowhere, RAM, None, &mut names()).unwrap_err().to_string();
+        let error = Config::load(&nowhere, RAM, &mut names()).unwrap_err().to_string();
         assert!(error.starts_with("/nonexistent/oomd.toml: cannot read"), "{error}");
     }
 
@@ -781,7 +741,7 @@ mod tests {
             ("oomd.d/.30-hidden.toml", "nonsense"),
             ("oomd.d/10-a.toml.bak", "nonsense"),
         ];
-        let config = load(&files, None).unwrap();
+        let config = load(&files).unwrap();
         let limit = |gib: u64| Limit::new(gib << 30, None).unwrap();
         assert_eq!(
             config.limits,
@@ -802,7 +762,7 @@ mod tests {
         let main = "[[limit]]\nname = \"students\"\nusers = [5003, \"5001\"]\nhard = \"1G\"\n\
                     [[limit]]\nuser = 5002\nhard = \"1G\"\n\
                     [[limit]]\ngroup = \"root\"\nhard = \"3G\"\n";
-        let config = load(&[("oomd.toml", main)], None).unwrap();
+        let config = load(&[("oomd.toml", main)]).unwrap();
         let students = config.groups.of(Uid(5001)).unwrap();
         assert_eq!(students.name, "students");
         assert_eq!(students.uids, [Uid(5001), Uid(5003)]);
@@ -812,7 +772,7 @@ mod tests {
         assert!(config.limits.contains(&(AccountId::Group(students.id), limit(1))));
         assert!(config.limits.contains(&(AccountId::Group(root.id), limit(3))));
         let later = "[[limit]]\nname = \"students\"\nusers = [5004]\nhard = \"2G\"\n";
-        let config = load(&[("oomd.toml", main), ("oomd.d/a.toml", later)], None).unwrap();
+        let config = load(&[("oomd.toml", main), ("oomd.d/a.toml", later)]).unwrap();
         let students = config.groups.of(Uid(5004)).unwrap();
         assert!(config.groups.of(Uid(5001)).is_none());
         assert!(config.limits.contains(&(AccountId::Group(students.id), limit(2))));
@@ -827,7 +787,7 @@ mod tests {
                     [[limit]]\nsession = 5001\nhard = \"8G\"\n\
                     [[limit]]\ncgroup = \"/a/ci-*\"\nhard = \"2G\"\naccount = [\"anon\"]\n";
         let later = "[[limit]]\ncgroup = \"/a/ci-*\"\nhard = \"3G\"\nsoft = \"1G\"\n";
-        let config = load(&[("oomd.toml", main), ("oomd.d/a.toml", later)], None).unwrap();
+        let config = load(&[("oomd.toml", main), ("oomd.d/a.toml", later)]).unwrap();
         let shown = |config: &Config| {
             let limit = |it: &CgroupLimit| (it.pattern.to_string(), it.limit.hard_bytes() >> 30);
             config.cgroups.iter().map(limit).collect::<Vec<_>>()
@@ -966,19 +926,18 @@ mod tests {
 
     #[test]
     fn a_mistake_in_a_drop_in_names_the_drop_in() {
-        let error = load(&[("oomd.d/a.toml", "\n[[limit]]\nusr = 5\n")], None).unwrap_err();
+        let error = load(&[("oomd.d/a.toml", "\n[[limit]]\nusr = 5\n")]).unwrap_err();
         let text = error.to_string();
         assert!(
             text.contains("oomd.d/a.toml:3: unknown key \"usr\"; did you mean \"user\"?"),
             "{text}"
         );
         let main = ("oomd.toml", "[machine]\nhard = \"7%\"\n");
-        let error =
-            load(&[main, ("oomd.d/a.toml", "[machine]\nsoft = \"6%\"\n")], None).unwrap_err();
+        let error = load(&[main, ("oomd.d/a.toml", "[machine]\nsoft = \"6%\"\n")]).unwrap_err();
         let text = error.to_string();
         assert!(text.contains("/a.toml:2: \"hard\" (7%) is above \"soft\" (6%)"), "{text}");
         let twice = "[[limit]]\nuser = \"*\"\nhard = \"1G\"\n";
-        let error = load(&[("oomd.d/a.toml", &twice.repeat(2))], None).unwrap_err().to_string();
+        let error = load(&[("oomd.d/a.toml", &twice.repeat(2))]).unwrap_err().to_string();
         assert!(
             error.contains("a.toml:5: ordinary users have a limit already, on line 2"),
             "{error}"
@@ -990,14 +949,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let files = in_folder(dir.path());
         std::fs::write(&files.main, [0xff, 0xfe, 0]).unwrap();
-        let error = Config::load(&files, RAM, None, &mut names()).unwrap_err();
+        let error = Config::load(&files, RAM, &mut names()).unwrap_err();
         assert!(error.line.is_none() && error.message.contains("UTF-8"), "{error}");
         let folder = Files { main: dir.path().to_owned(), may_be_missing: true };
-        let error = Config::load(&folder, RAM, None, &mut names()).unwrap_err();
+        let error = Config::load(&folder, RAM, &mut names()).unwrap_err();
         assert!(error.message.contains("directory"), "{error}");
         std::fs::write(&files.main, "").unwrap();
         std::fs::write(files.drop_ins(), "no folder").unwrap();
-        let error = Config::load(&files, RAM, None, &mut names()).unwrap_err();
+        let error = Config::load(&files, RAM, &mut names()).unwrap_err();
         assert!(error.message.contains("the folder of drop-ins"), "{error}");
     }
 }

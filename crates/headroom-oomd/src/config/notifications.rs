@@ -30,32 +30,11 @@ use super::system::{not_in_range, number, truth};
 pub(crate) const METRICS_KEYS: &[&str] = &["textfile", "interval-s", "user-names"];
 pub(crate) const HOOKS_KEYS: &[&str] = &["before", "budget-ms", "after", "warn"];
 pub(crate) const WARNINGS_KEYS: &[&str] = &["interval-s"];
-/// Keys of earlier versions: accepted without effect, with a hint.
-const OBSOLETE: [ObsoleteKey; 2] = [
-    ObsoleteKey {
-        section: "metrics",
-        key: "socket",
-        replacement: "\"textfile\" in [metrics] writes a file, and `headroom metrics` prints the \
-                      same",
-    },
-    ObsoleteKey {
-        section: "warnings",
-        key: "terminals",
-        replacement: "\"warn\" in [hooks] runs a program, and `headroom notify` shows warnings",
-    },
-];
 /// Longest time that a kill may wait for a program, milliseconds: in one second a process can
 /// allocate gigabytes.
 const MOST_BUDGET_MS: u64 = 1_000;
 /// Longest interval, seconds.
 const MOST_INTERVAL_S: u64 = 24 * 3600;
-
-/// A key without effect.
-struct ObsoleteKey {
-    section: &'static str,
-    key: &'static str,
-    replacement: &'static str,
-}
 
 /// Export of the counters besides the control socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,8 +76,6 @@ pub struct NotificationConfig {
     pub hooks: Hooks,
     /// `[warnings]`.
     pub warnings: Warnings,
-    /// A hint for each deprecated key in the files.
-    pub obsolete: Vec<String>,
 }
 
 impl Default for NotificationConfig {
@@ -109,7 +86,6 @@ impl Default for NotificationConfig {
             metrics: Metrics { textfile: None, interval_s: 15, user_names: false },
             hooks: Hooks { before: none(), budget_ms: 20, after: none(), warn: none() },
             warnings: Warnings { interval_s: 60 },
-            obsolete: none(),
         }
     }
 }
@@ -174,18 +150,9 @@ impl NotificationConfig {
         Ok(())
     }
 
-    /// Adds hints about deprecated keys, without duplicates.
-    pub(crate) fn add_hints(&mut self, hints: Vec<String>) {
-        for hint in hints {
-            if !self.obsolete.contains(&hint) {
-                self.obsolete.push(hint);
-            }
-        }
-    }
-
-    /// The keys of a section that have an effect. An unknown key is an error.
+    /// The keys of a section. An unknown key is an error.
     fn keys<'a>(
-        &mut self,
+        &self,
         section: &'a Spanned<DeValue<'a>>,
         known: &[&str],
         name: &str,
@@ -199,20 +166,12 @@ impl NotificationConfig {
         let mut found = Vec::new();
         for (at, value) in table {
             let key = at.get_ref().as_ref();
-            if known.contains(&key) {
-                found.push((key, value));
-                continue;
-            }
-            let is_this = |it: &&ObsoleteKey| it.section == name && it.key == key;
-            let Some(obsolete) = OBSOLETE.iter().find(is_this) else {
+            if !known.contains(&key) {
                 let hint = hint(key, known, &format!("a [{name}] section"));
-                return Err(ConfigDiagnostic::new(
-                    at.span(),
-                    format!("unknown key \"{key}\"; {hint}"),
-                ));
-            };
-            let text = format!("\"{key}\" in [{name}] has no effect: {}", obsolete.replacement);
-            self.add_hints(vec![text]);
+                let message = format!("unknown key \"{key}\"; {hint}");
+                return Err(ConfigDiagnostic::new(at.span(), message));
+            }
+            found.push((key, value));
         }
         Ok(found)
     }
@@ -322,7 +281,6 @@ mod tests {
         assert_eq!((config.metrics.interval_s, config.metrics.user_names), (5, true));
         assert_eq!((config.hooks.before.len(), config.hooks.budget_ms), (2, 7));
         assert_eq!(config.warnings, Warnings { interval_s: 9 });
-        assert_eq!(config.obsolete, [] as [String; 0]);
         let shown = config.to_string();
         for part in ["/a/b.prom, every 5 s", "for 7 ms"] {
             assert!(shown.contains(part), "{shown}");
@@ -349,17 +307,6 @@ mod tests {
             let message = parsed(text).expect_err(text);
             assert!(message.contains(part), "{text}: {message}");
         }
-    }
-
-    #[test]
-    fn keys_without_effect_are_accepted_with_a_hint() {
-        let config =
-            parsed("[metrics]\nsocket = \"/a/s\"\n[warnings]\nterminals = true\ninterval-s = 9\n")
-                .unwrap();
-        assert_eq!(config.warnings, Warnings { interval_s: 9 });
-        let [socket, terminals] = &config.obsolete[..] else { panic!("{config:?}") };
-        assert!(socket.starts_with("\"socket\" in [metrics] has no effect: \"textfile\""));
-        assert!(terminals.starts_with("\"terminals\" in [warnings] has no effect: \"warn\""));
     }
 
     #[test]

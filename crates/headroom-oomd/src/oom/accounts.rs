@@ -4,8 +4,8 @@
 use control::oomd::LimitLevel;
 use headroom_linux::clock::monotonic_ns;
 use memory_ledger::{
-    Account, AccountId, Change, Count, Latch, Ledger, Limit, Margin, Phase, ProcessId, Reading,
-    Standing, Sum, Uid,
+    Account, AccountId, Change, Count, Latch, Ledger, Limit, Phase, ProcessId, Reading, Standing,
+    Sum, Uid,
 };
 use memory_watch::{
     Backend, Charge, NotifierError, Precision, ProcessSample, SlotLimit, UnarmedKills, Watch,
@@ -30,7 +30,6 @@ const UNREACHABLE: SlotLimit =
 pub struct Accounts {
     watch: Box<dyn Watch>,
     ledger: Ledger,
-    margin: Option<Margin>,
     page_bytes: u64,
     enforcement: Enforcement,
     /// Address spaces of limited users that the last scan could not charge.
@@ -38,10 +37,10 @@ pub struct Accounts {
 }
 
 impl Accounts {
-    pub(super) fn new(watch: Box<dyn Watch>, margin: Option<Margin>) -> Self {
+    pub(super) fn new(watch: Box<dyn Watch>) -> Self {
         let page_bytes = rustix::param::page_size() as u64;
         let enforcement = Enforcement::default();
-        Self { watch, ledger: Ledger::default(), margin, page_bytes, enforcement, uncounted: 0 }
+        Self { watch, ledger: Ledger::default(), page_bytes, enforcement, uncounted: 0 }
     }
 
     /// The source of readings and events.
@@ -91,11 +90,6 @@ impl Accounts {
     /// All accounts with a limit.
     pub(super) fn ids(&self) -> Vec<AccountId> {
         self.ledger.accounts().iter().map(|account| account.id).collect()
-    }
-
-    /// The soft limit derived from a hard limit for which none is set, if a margin was measured.
-    pub fn soft_bytes(&self, hard_bytes: u64) -> Option<u64> {
-        self.margin.map(|margin| margin.soft_bytes(hard_bytes))
     }
 
     /// The name of a group; `None` for other accounts.

@@ -59,11 +59,8 @@ pub(super) fn inherit_runtime_limits(manager: &mut OomManager, groups: &Groups) 
         let page_bytes = manager.accounts().page_bytes();
         // Otherwise the user's own limit was in force, or the limit before a grace.
         let is_base = inherited.limit.hard_pages * page_bytes == origin.base_bytes;
-        let soft_bytes = if origin.own || !is_base {
-            manager.accounts().soft_bytes(origin.base_bytes)
-        } else {
-            Some(inherited.limit.soft_pages * page_bytes)
-        };
+        let soft_bytes =
+            (is_base && !origin.own).then_some(inherited.limit.soft_pages * page_bytes);
         let limit = Limit::new(origin.base_bytes, soft_bytes);
         inherit(manager, &inherited, limit, Requester::Root);
     }

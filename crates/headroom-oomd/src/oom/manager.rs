@@ -15,8 +15,8 @@ use control::oomd::{HeldMemory, LimitLevel, Trigger, Why};
 use headroom_linux::clock::monotonic_ns;
 use memory_ledger::cgroup::owner_of;
 use memory_ledger::{
-    AccountId, Action, Cause, CgroupId, Change, KillToken, Latch, Limit, Margin, NoVictim, Phase,
-    Process, ProcessId, Refusal, Requester, Source, Thresholds, Uid,
+    AccountId, Action, Cause, CgroupId, Change, KillToken, Latch, Limit, NoVictim, Phase, Process,
+    ProcessId, Refusal, Requester, Source, Thresholds, Uid,
 };
 use memory_watch::{Event, Inherited, NotifierError, ProcessSample, Watch};
 use reclaim::Reaper;
@@ -83,7 +83,6 @@ pub struct OomManagerBuilder {
     per_cpu_lists: Option<PerCpuLists>,
     usage: Option<UsageWorker>,
     details: VictimDetails,
-    margin: Option<Margin>,
     ordinary: RangeInclusive<Uid>,
     cgroup_root: Option<PathBuf>,
     after_exit: AfterExit,
@@ -122,11 +121,6 @@ impl OomManagerBuilder {
         Self { details, ..self }
     }
 
-    /// The margin of soft limits that are not set; the default is a tenth.
-    pub fn margin(self, margin: Option<Margin>) -> Self {
-        Self { margin, ..self }
-    }
-
     /// The uids of ordinary users.
     pub fn ordinary_users(self, ordinary: RangeInclusive<Uid>) -> Self {
         Self { ordinary, ..self }
@@ -155,7 +149,7 @@ impl OomManagerBuilder {
             snapshot.cgroups.set_root(root);
         }
         let state = SharedState {
-            accounts: Accounts::new(self.watch, self.margin),
+            accounts: Accounts::new(self.watch),
             usage: UsageMonitor::new(self.usage),
             snapshot,
             kills,
@@ -207,7 +201,6 @@ impl OomManager {
             per_cpu_lists: None,
             usage: None,
             details: VictimDetails::default(),
-            margin: None,
             ordinary: ordinary_users::ORDINARY,
             cgroup_root: None,
             after_exit: AfterExit::default(),

@@ -72,11 +72,7 @@ impl Daemon {
         let all = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(dir.path(), all).unwrap();
         let mut command = command(dir.path(), config);
-        let mut arguments = Vec::from_iter(arguments.iter().map(|word| word.to_string()));
-        if !arguments.iter().any(|word| word == "--margin") {
-            // Does not use the margin measured for the system.
-            arguments.push(format!("--margin={}", dir.path().join("margin.toml").display()));
-        }
+        let arguments = Vec::from_iter(arguments.iter().map(|word| word.to_string()));
         let (stderr, writer) = std::io::pipe().unwrap();
         if let Some(journal) = journal {
             // The mount for the journal precedes the restrictions of `prepare`.

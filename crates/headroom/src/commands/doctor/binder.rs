@@ -76,12 +76,6 @@ pub fn checks(system: &System) -> Vec<Check> {
             "`--priority` of headroom-binderd above it, or below it if it must precede all calls",
         ),
         Check::new(
-            "cpu-dma-latency",
-            cpu_latency(),
-            "`--low-latency` of the daemon has no effect",
-            "run the daemon as root; in a container, let it have the device /dev/cpu_dma_latency",
-        ),
-        Check::new(
             "binder-rings",
             rings(system),
             "calls by shared memory are not available: all are requests",
@@ -143,15 +137,6 @@ fn abort(system: &System) -> Result<String, String> {
     }
     let capability = system.capabilities.require(Capability::SysAdmin)?;
     Ok(format!("the control filesystem of FUSE can be mounted: {capability}"))
-}
-
-/// Opens the device, which requests nothing.
-fn cpu_latency() -> Result<String, String> {
-    let path = "/dev/cpu_dma_latency";
-    match open(path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()) {
-        Ok(_) => Ok(format!("{path} opens")),
-        Err(errno) => Err(format!("cannot open {path}: {errno}")),
-    }
 }
 
 fn passthrough(system: &System) -> Result<String, String> {

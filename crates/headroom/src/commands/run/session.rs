@@ -9,7 +9,6 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use headroom_daemon::options;
 use ioctl_trap::Launcher;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait};
@@ -205,9 +204,7 @@ impl Session<'_> {
         }
         command.stdin(Stdio::null()).stdout(Stdio::null());
         self.apart(&mut command);
-        let old = self.options.descriptors.as_ref();
-        let old = options::renamed("--descriptors", old, "--fd-passing");
-        if *old.unwrap_or(&self.options.fd_passing) == FdPassing::Seccomp {
+        if self.options.fd_passing == FdPassing::Seccomp {
             let mut trap = Launcher::new().context("cannot make sockets")?;
             trap.connect(&mut command);
             children.trap = Some(trap);

@@ -67,9 +67,6 @@ fn start(globals: &Globals, options: &Up, daemons: &mut Vec<Daemon>) -> anyhow::
         if options.link_dev {
             command.arg("--link-dev");
         }
-        if options.low_latency {
-            command.arg("--low-latency");
-        }
         if let Some(priority) = options.priority {
             command.args(["--priority", &priority.to_string()]);
         }
