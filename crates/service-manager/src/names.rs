@@ -100,9 +100,25 @@ struct Callback {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reference {
     /// Acquire it, and ask for the notification of its death.
-    Take(u32),
+    Take(Held),
     /// Withdraw that, and release it.
-    Drop(u32),
+    Drop(Held),
+}
+
+/// A handle that the manager holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// The handle. The driver gives its number to another object once it is released.
+    pub handle: u32,
+    /// The cookie of its notification, which is of no other handle.
+    pub cookie: u64,
+}
+
+/// The uses of a handle.
+#[derive(Clone, Copy, Debug)]
+struct Uses {
+    count: usize,
+    cookie: u64,
 }
 
 /// The names of one device.
@@ -111,8 +127,8 @@ pub struct Names {
     access: Access,
     services: BTreeMap<String, Service>,
     callbacks: BTreeMap<String, Vec<Callback>>,
-    /// Number of uses of each handle.
-    uses: BTreeMap<u32, usize>,
+    uses: BTreeMap<u32, Uses>,
+    last_cookie: u64,
     /// Changes that the caller has to make.
     references: Vec<Reference>,
 }
@@ -129,19 +145,23 @@ impl Names {
     }
 
     fn hold(&mut self, handle: u32) {
-        let uses = self.uses.entry(handle).or_default();
-        *uses += 1;
-        if *uses == 1 {
-            self.references.push(Reference::Take(handle));
+        if let Some(uses) = self.uses.get_mut(&handle) {
+            uses.count += 1;
+            return;
         }
+        self.last_cookie += 1;
+        let cookie = self.last_cookie;
+        self.uses.insert(handle, Uses { count: 1, cookie });
+        self.references.push(Reference::Take(Held { handle, cookie }));
     }
 
     fn let_go(&mut self, handle: u32) {
         let Some(uses) = self.uses.get_mut(&handle) else { return };
-        *uses -= 1;
-        if *uses == 0 {
+        uses.count -= 1;
+        if uses.count == 0 {
+            let cookie = uses.cookie;
             self.uses.remove(&handle);
-            self.references.push(Reference::Drop(handle));
+            self.references.push(Reference::Drop(Held { handle, cookie }));
         }
     }
 
@@ -221,16 +241,18 @@ impl Names {
         Ok(())
     }
 
-    /// The process with the object has died.
-    pub fn die(&mut self, handle: u32) {
+    /// The process with an object has died. A notification that was withdrawn meanwhile has no
+    /// effect.
+    pub fn die(&mut self, cookie: u64) {
+        let dead = self.uses.iter().find(|(_, uses)| uses.cookie == cookie);
+        let Some(handle) = dead.map(|(handle, _)| *handle) else { return };
         self.services.retain(|_, service| service.object.handle != handle);
         self.callbacks.retain(|_, waiting| {
             waiting.retain(|callback| callback.object.handle != handle);
             !waiting.is_empty()
         });
-        if self.uses.remove(&handle).is_some() {
-            self.references.push(Reference::Drop(handle));
-        }
+        self.uses.remove(&handle);
+        self.references.push(Reference::Drop(Held { handle, cookie }));
     }
 }
 
@@ -245,19 +267,41 @@ mod tests {
         Object { handle, stability: 12 }
     }
 
+    fn take(handle: u32, cookie: u64) -> Reference {
+        Reference::Take(Held { handle, cookie })
+    }
+
+    fn give_up(handle: u32, cookie: u64) -> Reference {
+        Reference::Drop(Held { handle, cookie })
+    }
+
+    #[test]
+    fn a_late_notification_concerns_no_object_that_got_the_number_since() {
+        let mut names = Names::default();
+        names.add("a", object(1), ALICE).unwrap();
+        names.add("a", object(2), ALICE).unwrap();
+        assert_eq!(names.take_references(), [take(1, 1), take(2, 2), give_up(1, 1)]);
+        // The driver gives number 1 to another object; the first one had died before.
+        names.add("b", object(1), BOB).unwrap();
+        names.die(1);
+        assert!(names.get("b").is_some());
+        names.die(3);
+        assert_eq!(names.get("b"), None);
+    }
+
     #[test]
     fn a_reference_is_held_once_for_all_names_of_an_object() {
         let mut names = Names::default();
         assert_eq!(names.add("a", object(1), ALICE), Ok(vec![]));
         assert_eq!(names.add("b", object(1), ALICE), Ok(vec![]));
-        assert_eq!(names.take_references(), [Reference::Take(1)]);
+        assert_eq!(names.take_references(), [take(1, 1)]);
         assert_eq!(names.add("a", object(2), BOB), Ok(vec![]));
-        assert_eq!(names.take_references(), [Reference::Take(2)]);
+        assert_eq!(names.take_references(), [take(2, 2)]);
         assert_eq!(names.add("b", object(2), BOB), Ok(vec![]));
-        assert_eq!(names.take_references(), [Reference::Drop(1)]);
+        assert_eq!(names.take_references(), [give_up(1, 1)]);
         assert_eq!(names.get("a").unwrap().owner, BOB);
         names.die(2);
-        assert_eq!(names.take_references(), [Reference::Drop(2)]);
+        assert_eq!(names.take_references(), [give_up(2, 2)]);
         assert_eq!((names.get("a"), names.list().count()), (None, 0));
     }
 
@@ -270,9 +314,9 @@ mod tests {
         assert_eq!(names.watch("a", object(7), BOB.uid).unwrap().unwrap().object, object(1));
         assert_eq!(names.unwatch("a", object(5)), Ok(()));
         assert_eq!(names.unwatch("a", object(5)), Err(Refusal::Other));
-        names.die(6);
+        names.die(2);
         assert_eq!(names.add("a", object(2), ALICE), Ok(vec![object(7)]));
-        let dropped = [5, 6, 1].map(Reference::Drop);
+        let dropped = [give_up(5, 1), give_up(6, 2), give_up(1, 3)];
         let changes = names.take_references();
         let drops = changes.iter().filter(|change| matches!(change, Reference::Drop(_)));
         assert_eq!(drops.copied().collect::<Vec<_>>(), dropped);

@@ -12,7 +12,7 @@ use owners::Uid;
 
 use crate::aidl::{self, ApiLevel, OneWay, Outcome, Request};
 use crate::hidl::{self, Step};
-use crate::names::{Access, Caller, Names, Object, Reference};
+use crate::names::{Access, Caller, Held, Names, Object, Reference};
 
 /// Threads for a device. One suffices for AIDL; a HIDL service is asked for its interfaces, and may
 /// not answer.
@@ -89,12 +89,12 @@ impl Manager<'_> {
     fn settle(names: &mut Names, session: &mut Session<'_>) -> Result<(), ClientError> {
         for change in names.take_references() {
             match change {
-                Reference::Take(handle) => {
+                Reference::Take(Held { handle, cookie }) => {
                     session.acquire(handle);
-                    session.request_death(handle, handle.into());
+                    session.request_death(handle, cookie);
                 }
-                Reference::Drop(handle) => {
-                    session.clear_death(handle, handle.into());
+                Reference::Drop(Held { handle, cookie }) => {
+                    session.clear_death(handle, cookie);
                     session.release(handle);
                 }
             }
@@ -195,11 +195,10 @@ impl Service for Manager<'_> {
 
     fn notice(&mut self, session: &mut Session<'_>, notice: Return) {
         let Return::DeadBinder(cookie) = notice else { return };
-        let Ok(handle) = u32::try_from(cookie) else { return };
         let mut state = self.state();
-        state.names.die(handle);
+        state.names.die(cookie);
         if let Err(error) = Self::settle(&mut state.names, session) {
-            tracing::warn!(handle, "cannot release a dead object: {error}");
+            tracing::warn!("cannot release a dead object: {error}");
         }
     }
 }
