@@ -243,19 +243,6 @@ fn metrics_are_in_the_file_until_the_configuration_changes() {
 }
 
 #[test]
-fn keys_of_earlier_versions_are_accepted_and_named_in_the_log() {
-    if !privileged() {
-        return;
-    }
-    let config = "[metrics]\nsocket = \"/run/x\"\n[warnings]\nterminals = true\n";
-    let daemon = Daemon::start(config, &[]);
-    let (_, _, log) = daemon.end(rustix::process::Signal::TERM);
-    for key in ["\"socket\" in [metrics] has no effect", "\"terminals\" in [warnings] has no"] {
-        assert!(log.iter().any(|line| line.contains(key)), "{log:?}");
-    }
-}
-
-#[test]
 fn a_program_that_others_could_exchange_keeps_the_daemon_from_starting() {
     if !privileged() {
         return;

@@ -161,7 +161,10 @@ fn a_service_manager_that_ends_at_once_is_reported() {
     assert!(ended.err.starts_with("no rules\n") && ended.err.contains("exit code 3"), "{ended:?}");
     let ended = outcome(headroom().args(["run", "--service-manager", "no_such_hub", "--", "true"]));
     assert_eq!(ended.code, Some(125), "{ended:?}");
-    assert!(ended.err.contains("is it installed? `cargo install rsbinder-tools"), "{ended:?}");
+    assert!(
+        ended.err.contains("is it installed? `--service-manager` without a value"),
+        "{ended:?}"
+    );
 }
 
 #[test]
