@@ -29,8 +29,7 @@ pub struct Configuration {
     /// The first and the last local uid of ordinary users, to whom a limit for `*` applies. It
     /// applies to those of directories, from 65536 on, as well.
     pub ordinary_uids: [Uid; 2],
-    /// Deprecated keys, unreadable optional files, and limits and rules that do not act, a sentence
-    /// each.
+    /// Unreadable optional files, and limits and rules that do not act, a sentence each.
     pub warnings: Vec<String>,
 }
 

@@ -23,8 +23,7 @@ use rustix::fs::FileType;
 use toml::Spanned;
 use toml::de::DeValue;
 
-use super::diagnostic::ConfigDiagnostic;
-use super::diagnostic::hint;
+use super::diagnostic::{ConfigDiagnostic, only_keys};
 use super::system::{not_in_range, number, truth};
 
 pub(crate) const METRICS_KEYS: &[&str] = &["textfile", "interval-s", "user-names"];
@@ -116,7 +115,7 @@ impl NotificationConfig {
         &mut self,
         section: &Spanned<DeValue>,
     ) -> Result<(), ConfigDiagnostic> {
-        for (key, value) in self.keys(section, METRICS_KEYS, "metrics")? {
+        for (key, value) in keys(section, METRICS_KEYS, "metrics")? {
             match key {
                 "textfile" => self.metrics.textfile = Some(absolute(value)?),
                 "user-names" => self.metrics.user_names = truth(value)?,
@@ -128,7 +127,7 @@ impl NotificationConfig {
 
     /// Merges the `[hooks]` section of a file.
     pub(crate) fn add_hooks(&mut self, section: &Spanned<DeValue>) -> Result<(), ConfigDiagnostic> {
-        for (key, value) in self.keys(section, HOOKS_KEYS, "hooks")? {
+        for (key, value) in keys(section, HOOKS_KEYS, "hooks")? {
             match key {
                 "before" => self.hooks.before = program(value)?,
                 "after" => self.hooks.after = program(value)?,
@@ -144,37 +143,25 @@ impl NotificationConfig {
         &mut self,
         section: &Spanned<DeValue>,
     ) -> Result<(), ConfigDiagnostic> {
-        for (_, value) in self.keys(section, WARNINGS_KEYS, "warnings")? {
+        for (_, value) in keys(section, WARNINGS_KEYS, "warnings")? {
             self.warnings.interval_s = at_least_one(value, MOST_INTERVAL_S)?;
         }
         Ok(())
     }
+}
 
-    /// The keys of a section. An unknown key is an error.
-    fn keys<'a>(
-        &self,
-        section: &'a Spanned<DeValue<'a>>,
-        known: &[&str],
-        name: &str,
-    ) -> Result<Vec<(&'a str, &'a Spanned<DeValue<'a>>)>, ConfigDiagnostic> {
-        let table = section.get_ref().as_table().ok_or_else(|| {
-            ConfigDiagnostic::new(
-                section.span(),
-                format!("this is written as one [{name}] section"),
-            )
-        })?;
-        let mut found = Vec::new();
-        for (at, value) in table {
-            let key = at.get_ref().as_ref();
-            if !known.contains(&key) {
-                let hint = hint(key, known, &format!("a [{name}] section"));
-                let message = format!("unknown key \"{key}\"; {hint}");
-                return Err(ConfigDiagnostic::new(at.span(), message));
-            }
-            found.push((key, value));
-        }
-        Ok(found)
-    }
+/// The keys of a section. An unknown key is an error.
+fn keys<'a>(
+    section: &'a Spanned<DeValue<'a>>,
+    known: &[&str],
+    name: &str,
+) -> Result<impl Iterator<Item = (&'a str, &'a Spanned<DeValue<'a>>)>, ConfigDiagnostic> {
+    let table = section.get_ref().as_table().ok_or_else(|| {
+        let message = format!("this is written as one [{name}] section");
+        ConfigDiagnostic::new(section.span(), message)
+    })?;
+    only_keys(table, known, &format!("a [{name}] section"))?;
+    Ok(table.iter().map(|(key, value)| (key.get_ref().as_ref(), value)))
 }
 
 fn at_least_one(value: &Spanned<DeValue>, most: u64) -> Result<u64, ConfigDiagnostic> {
