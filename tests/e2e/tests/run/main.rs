@@ -5,6 +5,7 @@ mod endings;
 mod musl;
 mod places;
 mod programs;
+mod raw_client;
 mod support;
 mod terminal;
 mod upgrade;

@@ -1,46 +1,19 @@
 //! Clients in C, built with musl and with the C library of this machine, dynamic and static.
 
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-
+use crate::raw_client::{build, folder};
 use crate::support::{headroom, outcome, skipped};
 
 /// Compilers and their options.
 const BUILDS: [(&str, &[&str]); 4] =
     [("cc", &[]), ("cc", &["-static"]), ("musl-gcc", &[]), ("musl-gcc", &["-static"])];
 
-/// Builds the client in the folder. `None`: the compiler is missing, which is reported.
-fn client(folder: &Path, compiler: &str, options: &[&str]) -> Option<PathBuf> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/run/raw_client.c");
-    let program = folder.join(format!("raw_client-{compiler}{}", options.concat()));
-    let mut command = Command::new(compiler);
-    command.args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread"]).args(options);
-    // Headers of the kernel, for musl-gcc, which has none; behind those of the C library.
-    let machine = format!("/usr/include/{}-linux-gnu", std::env::consts::ARCH);
-    command.args(["-idirafter", "/usr/include", "-idirafter", &machine]);
-    match command.arg(source).arg("-o").arg(&program).output() {
-        Ok(built) => {
-            let errors = String::from_utf8_lossy(&built.stderr);
-            assert!(built.status.success(), "{compiler} {options:?}: {errors}");
-            Some(program)
-        }
-        Err(error) => {
-            test_support::skip(format_args!("{compiler}: {error} (package musl-tools)"));
-            None
-        }
-    }
-}
-
 #[test]
 fn clients_of_each_c_library_call_each_other_and_pass_files() {
     if skipped() {
         return;
     }
-    let folder = tempfile::tempdir().expect("a folder");
-    let public = PermissionsExt::from_mode(0o755);
-    std::fs::set_permissions(folder.path(), public).expect("its mode");
-    let built = BUILDS.map(|(compiler, options)| client(folder.path(), compiler, options));
+    let folder = folder(0o755);
+    let built = BUILDS.map(|(compiler, options)| build(folder.path(), compiler, options));
     let clients: Vec<_> =
         built.iter().flatten().map(|path| path.to_str().expect("a path that is text")).collect();
     for how in ["ptrace", "seccomp"] {
@@ -60,14 +33,12 @@ fn a_context_manager_may_pass_null_where_the_library_is_preloaded() {
     if skipped() {
         return;
     }
-    let folder = tempfile::tempdir().expect("a folder");
-    let public = PermissionsExt::from_mode(0o755);
-    std::fs::set_permissions(folder.path(), public).expect("its mode");
+    let folder = folder(0o755);
     for (options, code, error) in [
         (&[][..], 0, ""),
         (&["-static"][..], 1, "raw_client: BINDER_SET_CONTEXT_MGR: Bad address\n"),
     ] {
-        let Some(program) = client(folder.path(), "cc", options) else { return };
+        let Some(program) = build(folder.path(), "cc", options) else { return };
         let args = ["run", "--", program.to_str().expect("text"), "/dev/binder", "manage"];
         let ended = outcome(headroom().args(args));
         assert_eq!((ended.code, ended.err.as_str()), (Some(code), error), "{options:?}");
@@ -79,10 +50,8 @@ fn a_client_that_may_only_call_ioctl_goes_on_calling() {
     if skipped() {
         return;
     }
-    let folder = tempfile::tempdir().expect("a folder");
-    let public = PermissionsExt::from_mode(0o755);
-    std::fs::set_permissions(folder.path(), public).expect("its mode");
-    let Some(program) = client(folder.path(), "cc", &[]) else { return };
+    let folder = folder(0o755);
+    let Some(program) = build(folder.path(), "cc", &[]) else { return };
     let program = program.to_str().expect("text");
     let service = format!("{program} /dev/binder serve");
     for by in ["prctl", "syscall"] {

@@ -3,8 +3,10 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
+use tempfile::TempDir;
+
+use crate::raw_client::{build, folder};
 use crate::support::{Outcome, headroom, outcome, program, skipped};
 
 /// What the client prints when its calls were answered, one with a file.
@@ -13,9 +15,11 @@ const ANSWERED: &str = "64-bit service\nits reply\n";
 /// Programs of packages that not every machine has.
 const TOOLS: [&str; 5] = ["bwrap", "gdb", "strace", "tmux", "valgrind"];
 
-/// A client in C, in a folder that every user may use.
+/// A service and a client in C, in a folder that every user may write to.
 struct Client {
-    folder: tempfile::TempDir,
+    folder: TempDir,
+    service: PathBuf,
+    client: PathBuf,
 }
 
 impl Client {
@@ -24,30 +28,17 @@ impl Client {
         if skipped() {
             return None;
         }
-        let folder = tempfile::tempdir().expect("a folder");
-        let all = PermissionsExt::from_mode(0o777);
-        fs::set_permissions(folder.path(), all).expect("its mode");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/run/raw_client.c");
-        for (name, options) in [("service", &[][..]), ("client", options)] {
-            let mut compiler = Command::new("cc");
-            compiler.args(["-std=gnu11", "-O1", "-g", "-pthread"]).args(options);
-            let built = compiler.arg(&source).arg("-o").arg(folder.path().join(name)).output();
-            let built = built.expect("cc");
-            let errors = String::from_utf8_lossy(&built.stderr);
-            assert!(built.status.success(), "{options:?}: {errors}");
-        }
-        Some(Self { folder })
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+        let folder = folder(0o777);
+        let service = build(folder.path(), "cc", &[])?;
+        let client = build(folder.path(), "cc", options)?;
+        Some(Self { folder, service, client })
     }
 
     /// Runs a command line of the shell in a session with the service; `CALL` in it is the client's
     /// command line.
     fn run(&self, options: &[&str], line: &str) -> Outcome {
-        let service = format!("{} /dev/binder serve", self.path("service").display());
-        let call = format!("{} /dev/binder call", self.path("client").display());
+        let service = format!("{} /dev/binder serve", self.service.display());
+        let call = format!("{} /dev/binder call", self.client.display());
         let mut command = headroom();
         command.args(["run", "--service-manager", &service]).args(options);
         command.args(["--", "sh", "-c", &line.replace("CALL", &call)]);
@@ -114,7 +105,7 @@ fn clients_under_debuggers_get_files_by_seccomp() {
 #[test]
 fn programs_that_give_privileges_give_none() {
     let Some(client) = Client::build(&[]) else { return };
-    let id = client.path("id");
+    let id = client.folder.path().join("id");
     fs::copy("/usr/bin/id", &id).expect("a copy");
     fs::set_permissions(&id, PermissionsExt::from_mode(0o4755)).expect("its mode");
     let own = client.run(&[], "id -u");
@@ -126,7 +117,7 @@ fn programs_that_give_privileges_give_none() {
 #[test]
 fn sessions_run_in_sessions() {
     let nested = format!(
-        "{} run --service-manager './service /dev/binder serve' -- CALL",
+        "{} run --service-manager './raw_client-cc /dev/binder serve' -- CALL",
         program("headroom")
     );
     all_are_answered(&[], &[], &[&nested]);
