@@ -4,8 +4,10 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueHint};
+use service_manager::aidl::ApiLevel;
 
 use crate::commands::container::parse_name;
+use crate::commands::run::BUS;
 use crate::helpers::output::Format;
 use crate::helpers::size::{Amount, Size};
 use crate::helpers::user::User;
@@ -41,7 +43,7 @@ fn oomd_socket() -> PathBuf {
 }
 
 fn bus_folder() -> PathBuf {
-    path(BUS_VARIABLE, "/dev/binderfs")
+    path(BUS_VARIABLE, BUS)
 }
 
 /// A binder driver and an OOM manager for a stock kernel.
@@ -162,7 +164,7 @@ pub enum Command {
 #[derive(Debug, Args)]
 pub struct Up {
     /// Mount point of the bus
-    #[arg(long, value_name = "DIR", default_value = "/dev/binderfs")]
+    #[arg(long, value_name = "DIR", default_value = BUS)]
     pub mount: PathBuf,
     /// Link /dev/binder, hwbinder and vndbinder to the bus until Ctrl-C; existing files are kept
     #[arg(long, conflicts_with = "no_binder")]
@@ -227,6 +229,11 @@ fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
+fn api_level(text: &str) -> Result<ApiLevel, String> {
+    let level = text.parse().ok().and_then(ApiLevel::new);
+    level.ok_or_else(|| "not an API level from 30 to 36".to_owned())
+}
+
 /// Options of `binder service-manager`.
 #[derive(Debug, Args)]
 pub struct ServiceManager {
@@ -234,9 +241,8 @@ pub struct ServiceManager {
     #[arg(long, value_name = "DIR", default_value_os_t = bus_folder())]
     pub bus: PathBuf,
     /// API level of clients since Android 11, 30 to 36
-    #[arg(long, value_name = "LEVEL", default_value_t = 36,
-        value_parser = clap::value_parser!(u32).range(30..=36))]
-    pub api_level: u32,
+    #[arg(long, value_name = "LEVEL", default_value = "36", value_parser = api_level)]
+    pub api_level: ApiLevel,
     /// Who may register which names: lines of a name, or its begin and `*`, and users; the first
     /// that matches holds, and without one nobody may [default: everyone all names]
     #[arg(long, value_name = "FILE")]

@@ -7,9 +7,9 @@ use binder_client::{Answer, Parcel, Parent};
 use binder_uapi::{BINDER_BUFFER_FLAG_HAS_PARENT, BINDER_TYPE_PTR, BinderBufferObject};
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::aidl::{OneWay, Outcome, Request};
-use crate::names::{Caller, Names, Object, Refusal};
-use crate::parcel::{Malformed, Reader, put_c_string, put_int, put_object};
+use crate::names::{Caller, Names, Object};
+use crate::parcel::{LONGEST, Malformed, Reader, put_c_string, put_int, put_object};
+use crate::request::{OneWay, Outcome, Request};
 
 /// The interface.
 const INTERFACE: &str = "android.hidl.manager@1.0::IServiceManager";
@@ -173,7 +173,7 @@ pub fn read_chain<'a>(
     (0..count).map(|_| contents(&mut reader, buffers)).collect()
 }
 
-/// Registers an instance of a service with these interfaces.
+/// Registers an instance of a service with these interfaces, or with none of them.
 pub fn add(
     names: &mut Names,
     instance: &str,
@@ -181,21 +181,14 @@ pub fn add(
     chain: &[String],
     caller: Caller,
 ) -> Outcome {
-    let interfaces = chain.iter().filter(|interface| *interface != BASE);
+    let interfaces = || chain.iter().filter(|interface| *interface != BASE);
+    let all: Vec<String> = interfaces().map(|of| format!("{of}/{instance}")).collect();
+    let added = names.add_all(&all, service, caller);
+    let is_added = added.is_ok() && !all.is_empty();
     let mut calls = Vec::new();
-    let mut is_added = false;
-    for interface in interfaces {
-        let name = format!("{interface}/{instance}");
-        let told = match names.add(&name, service, caller) {
-            Ok(told) => told,
-            Err(Refusal::Access | Refusal::Quota | Refusal::Name | Refusal::Other) => {
-                is_added = false;
-                break;
-            }
-        };
-        is_added = true;
+    for ((name, interface), told) in all.iter().zip(interfaces()).zip(added.unwrap_or_default()) {
         let of_all = names.waiting(&format!("{interface}/"));
-        calls.extend(told.into_iter().chain(of_all).map(|it| tell(it, &name, Since::Now)));
+        calls.extend(told.into_iter().chain(of_all).map(|it| tell(it, name, Since::Now)));
     }
     let mut parcel = Parcel::new();
     put_int(&mut parcel, 0);
@@ -242,7 +235,8 @@ fn hidl_string<'a>(
 /// A string's bytes, with a NUL at their end.
 fn contents<'a>(reader: &mut Reader<'a>, buffers: &dyn Buffers<'a>) -> Result<String, Malformed> {
     let object = reader.buffer()?;
-    if object.flags & BINDER_BUFFER_FLAG_HAS_PARENT == 0 {
+    // Names are kept: without a bound a user's would fill the manager's memory.
+    if object.flags & BINDER_BUFFER_FLAG_HAS_PARENT == 0 || object.length > LONGEST as u64 {
         return Err(Malformed);
     }
     let bytes = buffers.view(object.buffer, object.length).ok_or(Malformed)?;
@@ -271,7 +265,8 @@ fn put_contents(parcel: &mut Parcel, text: &str, parent: Parent) {
     parcel.buffer(&bytes, Some(parent));
 }
 
-fn put_hidl_string(parcel: &mut Parcel, text: &str) {
+/// Appends a string.
+pub fn put_hidl_string(parcel: &mut Parcel, text: &str) {
     let index = parcel.buffer(&header(text.len()), None);
     put_contents(parcel, text, Parent { index, offset: 0 });
 }
@@ -400,8 +395,17 @@ mod tests {
         no_offsets.offsets.clear();
         assert_eq!(status(ask(&mut names, GET, &no_offsets)), -libc::EINVAL);
         assert_eq!(read_chain(&[], &[], &own), Err(Malformed));
+        for chain in [&[RADIO, "no interface"][..], &[BASE][..]] {
+            let chain: Vec<String> = chain.iter().map(|&text| text.to_owned()).collect();
+            let (reply, _) = done(Step::Done(add(&mut names, "a", SERVICE, &chain, CALLER)));
+            assert_eq!(reply.data, [0i32, 0].map(i32::to_ne_bytes).concat());
+            assert_eq!((names.list().count(), names.take_references().len()), (0, 0));
+        }
         let failed = add(&mut names, "a b", SERVICE, &[RADIO.to_owned()], CALLER);
         let (reply, _) = done(Step::Done(failed));
         assert_eq!(reply.data, [0i32, 0].map(i32::to_ne_bytes).concat());
+        let long = "x".repeat(LONGEST);
+        let watch = request(&[RADIO, &long], Some(SERVICE));
+        assert_eq!(status(ask(&mut names, REGISTER_FOR_NOTIFICATIONS, &watch)), -libc::EINVAL);
     }
 }

@@ -178,22 +178,38 @@ impl Names {
         object: Object,
         owner: Caller,
     ) -> Result<Vec<Object>, Refusal> {
+        Ok(self.add_all(&[name], object, owner)?.concat())
+    }
+
+    /// Registers an object under all of these names, or under none. Returns who waits for each.
+    pub fn add_all(
+        &mut self,
+        all: &[impl AsRef<str>],
+        object: Object,
+        owner: Caller,
+    ) -> Result<Vec<Vec<Object>>, Refusal> {
+        let names = || all.iter().map(AsRef::as_ref);
         let is_allowed = |c: char| c.is_ascii_alphanumeric() || "-._/@:".contains(c);
-        if name.is_empty() || name.len() > LONGEST || !name.chars().all(is_allowed) {
+        let is_name =
+            |name: &str| (1..=LONGEST).contains(&name.len()) && name.chars().all(is_allowed);
+        if !names().all(is_name) {
             return Err(Refusal::Name);
         }
-        if !self.access.permits(name, owner.uid) {
+        if !names().all(|name| self.access.permits(name, owner.uid)) {
             return Err(Refusal::Access);
         }
-        let replaces_own = self.services.get(name).is_some_and(|it| it.owner.uid == owner.uid);
-        if !replaces_own && self.count_of(owner.uid) >= MOST_OF_USER {
+        let is_own = |name: &str| self.get(name).is_some_and(|it| it.owner.uid == owner.uid);
+        let more = names().filter(|name| !is_own(name)).count();
+        if more > 0 && self.count_of(owner.uid) + more > MOST_OF_USER {
             return Err(Refusal::Quota);
         }
-        self.hold(object.handle);
-        if let Some(before) = self.services.insert(name.to_owned(), Service { object, owner }) {
-            self.let_go(before.object.handle);
+        for name in names() {
+            self.hold(object.handle);
+            if let Some(before) = self.services.insert(name.to_owned(), Service { object, owner }) {
+                self.let_go(before.object.handle);
+            }
         }
-        Ok(self.waiting(name))
+        Ok(names().map(|name| self.waiting(name)).collect())
     }
 
     /// The object with this name.

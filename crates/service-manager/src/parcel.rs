@@ -8,8 +8,8 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::names::Object;
 
-/// Longest string that is read, UTF-16 units.
-const LONGEST: usize = 1024;
+/// Longest string that is read: UTF-16 units, or bytes with the NUL.
+pub const LONGEST: usize = 1024;
 
 /// A parcel does not contain what its code announces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

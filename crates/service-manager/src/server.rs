@@ -1,18 +1,20 @@
 //! Threads that answer for a device.
 
 use std::collections::BTreeSet;
+use std::convert::Infallible;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use binder_client::{
-    Answer, Call, Client, ClientError, Options, Received, RefuseAll, Served, Service, Session,
+    Answer, Call, Client, ClientError, Options, Received, RefuseAll, Service, Session,
 };
 use binder_uapi::{Return, TF_ACCEPT_FDS};
 use owners::Uid;
 
-use crate::aidl::{self, ApiLevel, OneWay, Outcome, Request};
+use crate::aidl::{self, ApiLevel};
 use crate::hidl::{self, Step};
 use crate::names::{Access, Caller, Held, Names, Object, Reference};
+use crate::request::{OneWay, Outcome, Request};
 
 /// Threads for a device. One suffices for AIDL; a HIDL service is asked for its interfaces, and may
 /// not answer.
@@ -34,17 +36,17 @@ pub fn serve(
     dialect: Dialect,
     access: Access,
     ready: impl FnOnce(),
-) -> Result<(), ClientError> {
+) -> Result<Infallible, ClientError> {
     let client = Client::open(device, &Options::default())?;
     client.become_context_manager()?;
     let state = Mutex::new(State { names: Names::new(access), asking: BTreeSet::new() });
     ready();
     std::thread::scope(|scope| {
         let run = || Manager { state: &state, dialect }.run(&client);
-        let threads: Vec<_> = (1..THREADS).map(|_| scope.spawn(run)).collect();
-        let result = run();
-        threads.into_iter().for_each(|thread| drop(thread.join()));
-        result
+        for _ in 1..THREADS {
+            scope.spawn(run);
+        }
+        run()
     })
 }
 
@@ -62,22 +64,16 @@ struct Manager<'s> {
 }
 
 impl Manager<'_> {
-    fn run(mut self, client: &Client) -> Result<(), ClientError> {
+    fn run(mut self, client: &Client) -> Result<Infallible, ClientError> {
         let mut session = Session::new(client);
         session.enter_looper()?;
         loop {
-            if self.serve_one(&mut session)? == Served::Stop {
-                return Ok(());
+            // Notices that came while another call was made.
+            while let Some(notice) = session.take_notice() {
+                self.notice(&mut session, notice);
             }
+            session.serve_one(&mut self)?;
         }
-    }
-
-    fn serve_one(&mut self, session: &mut Session<'_>) -> Result<Served, ClientError> {
-        // Notices that came while another call was made.
-        while let Some(notice) = session.take_notice() {
-            self.notice(session, notice);
-        }
-        session.serve_one(self)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -4,9 +4,10 @@ use std::fs;
 use std::path::Path;
 use std::process::{self, Child, Stdio};
 
-use binder_client::{Client, Options, Parcel, Parent, Session};
+use binder_client::{Client, Options, Parcel, Session};
 use binder_uapi::{BINDER_TYPE_BINDER, BinderTransactionData, Command, FlatBinderObject};
 use e2e::{Bus, wait};
+use service_manager::hidl::put_hidl_string;
 use service_manager::parcel::{Reader, put_c_string, put_int, put_string};
 use zerocopy::IntoBytes;
 
@@ -128,12 +129,7 @@ fn hidl_request(texts: &[&str]) -> Parcel {
     let mut parcel = Parcel::new();
     put_c_string(&mut parcel, "android.hidl.manager@1.0::IServiceManager");
     for text in texts {
-        // An address, a length and an owner; the driver writes the address.
-        let mut header = [0; 16];
-        header[8..12].copy_from_slice(&(text.len() as u32).to_ne_bytes());
-        let index = parcel.buffer(&header, None);
-        let bytes: Vec<u8> = text.bytes().chain([0]).collect();
-        parcel.buffer(&bytes, Some(Parent { index, offset: 0 }));
+        put_hidl_string(&mut parcel, text);
     }
     parcel
 }

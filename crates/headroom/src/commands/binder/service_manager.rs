@@ -1,12 +1,11 @@
 //! `headroom binder service-manager`: names services on a bus.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::mpsc;
 
 use anyhow::{Context, anyhow, bail, ensure};
 use control::Uid;
-use service_manager::aidl::ApiLevel;
 use service_manager::names::{Access, Rule};
 use service_manager::{Dialect, serve};
 
@@ -14,23 +13,18 @@ use crate::arguments::ServiceManager;
 use crate::helpers::output;
 use crate::helpers::user::User;
 
-/// The devices of a bus with a service manager, and whether it is one of HIDL. `binder` is last:
-/// when it has one, all have.
-pub const DEVICES: [(&str, bool); 3] =
-    [("hwbinder", true), ("vndbinder", false), ("binder", false)];
+/// The device of HIDL clients.
+const HWBINDER: &str = "hwbinder";
+/// The devices of a bus with a service manager. `binder` is last: when it has one, all have.
+pub const DEVICES: [&str; 3] = [HWBINDER, "vndbinder", "binder"];
 
 /// Serves until a device fails, for instance as the bus ends.
 pub fn service_manager(options: &ServiceManager) -> anyhow::Result<()> {
     let access = options.rules.as_deref().map(read_rules).transpose()?.unwrap_or_default();
-    let level = ApiLevel::new(options.api_level).context("the API level is 30 to 36")?;
-    let present: Vec<(PathBuf, Dialect)> = DEVICES
-        .iter()
-        .map(|(name, is_hidl)| {
-            let dialect = if *is_hidl { Dialect::Hidl } else { Dialect::Aidl(level) };
-            (options.bus.join(name), dialect)
-        })
-        .filter(|(device, _)| device.exists())
-        .collect();
+    let level = options.api_level;
+    let dialect = |name| if name == HWBINDER { Dialect::Hidl } else { Dialect::Aidl(level) };
+    let devices = DEVICES.map(|name| (options.bus.join(name), dialect(name)));
+    let present: Vec<_> = devices.into_iter().filter(|(device, _)| device.exists()).collect();
     ensure!(
         !present.is_empty(),
         "{}: no binder, vndbinder or hwbinder is there; --bus names the folder of a bus",
@@ -55,15 +49,12 @@ pub fn service_manager(options: &ServiceManager) -> anyhow::Result<()> {
         }
         output::print(&format!("{}\n", name.display()))?;
     }
-    let (device, result) = ends.recv().context("no device is served")?;
+    let (device, Err(error)) = ends.recv().context("no device is served")?;
     let device = device.display();
-    match result {
-        Ok(()) => bail!("{device}: the bus has ended"),
-        Err(error) if error.errno() == Some(rustix::io::Errno::BUSY) => {
-            bail!("{device}: the bus has a service manager already; `headroom binder ls` shows it")
-        }
-        Err(error) => Err(anyhow!(error).context(device.to_string())),
+    if error.errno() == Some(rustix::io::Errno::BUSY) {
+        bail!("{device}: the bus has a service manager already; `headroom binder ls` shows it");
     }
+    Err(anyhow!(error).context(device.to_string()))
 }
 
 /// Reads lines of a pattern of names and the users that may register them.

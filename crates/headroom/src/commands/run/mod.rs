@@ -29,6 +29,8 @@ mod session;
 use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 
+pub use private_dev::BUS;
+
 use anyhow::Context;
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, waitpid};
 

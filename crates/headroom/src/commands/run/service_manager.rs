@@ -29,8 +29,8 @@ pub fn command(line: &str) -> Command {
 /// is ours all of its devices.
 pub fn is_there(socket: &Path, line: &str) -> bool {
     let Ok(Reply::Ls { devices }) = call_binderd(socket, &Request::Ls) else { return false };
-    let is_ours = |name: &str| DEVICES.iter().any(|(device, _)| *device == name);
-    let mut waited = devices.iter().filter(|device| line.is_empty() && is_ours(&device.name));
+    let is_ours = |name: &str| line.is_empty() && DEVICES.contains(&name);
+    let mut waited = devices.iter().filter(|device| is_ours(&device.name));
     devices.iter().any(|device| device.manager.is_some())
         && waited.all(|device| device.manager.is_some())
 }
