@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{self, Child, Stdio};
 
 use binder_client::{Client, Options, Parcel, Session};
-use binder_uapi::{BINDER_TYPE_BINDER, BinderTransactionData, Command, FlatBinderObject};
+use binder_uapi::{BINDER_TYPE_BINDER, BinderTransactionData, Command, FlatBinderObject, Return};
 use e2e::{Bus, wait};
 use service_manager::hidl::put_hidl_string;
 use service_manager::parcel::{Reader, put_c_string, put_int, put_string};
@@ -152,7 +152,7 @@ fn a_hidl_service_that_does_not_answer_delays_nobody(bus: &Bus) {
     let _manager = start(bus, None);
     let hung = open(bus, "hwbinder");
     let mut hanging = Session::new(&hung);
-    // It is asked for its interfaces, and never reads that.
+    // It is asked for its interfaces, and never answers.
     let parcel = hidl_add();
     let payload = parcel.payload();
     let data = BinderTransactionData {
@@ -165,6 +165,8 @@ fn a_hidl_service_that_does_not_answer_delays_nobody(bus: &Bus) {
     };
     hanging.push(Command::Transaction { data, buffers_size: payload.buffers_size });
     hanging.write().unwrap();
+    // Asked before the other registers, which would be the one that is asked.
+    while !matches!(hanging.receive().unwrap(), Return::Transaction(_)) {}
     let client = open(bus, "hwbinder");
     let mut session = Session::new(&client);
     let waits =
