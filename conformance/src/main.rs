@@ -19,8 +19,8 @@ use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
 
 use crate::compare::{Known, compare};
-use crate::shared::Patience;
-use crate::suite::Contexts;
+use crate::shared::{Patience, Threads};
+use crate::suite::{Contexts, Setting};
 
 mod actor;
 mod arena;
@@ -60,6 +60,9 @@ struct Arguments {
     /// A call that should return, and has not for so long, hangs, which ends its case.
     #[arg(long, value_name = "MS", default_value_t = 5000)]
     hangs_after: u64,
+    /// What threads are before their first command.
+    #[arg(long, value_enum, default_value_t = Threads::Plain)]
+    threads: Threads,
 }
 
 #[derive(Subcommand)]
@@ -113,8 +116,9 @@ fn run_suite(arguments: &Arguments) -> Result<ExitCode> {
         blocks: Duration::from_millis(arguments.blocks_after),
         hangs: Duration::from_millis(arguments.hangs_after),
     };
+    let setting = Setting { patience, threads: arguments.threads };
     for (at, case) in cases.iter().enumerate() {
-        let played = suite::play(case, &contexts, at + 1, patience)
+        let played = suite::play(case, &contexts, at + 1, setting)
             .with_context(|| format!("case {}", case.name))?;
         let text =
             if arguments.json { serde_json::to_string(&played)? + "\n" } else { played.text() };

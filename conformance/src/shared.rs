@@ -28,6 +28,16 @@ pub struct Patience {
     pub hangs: Duration,
 }
 
+/// What threads are before their first command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Threads {
+    /// Any thread reads. The kernel's driver in C gives work of the process to it, too.
+    Plain,
+    /// Each thread enters the looper, without a line in the transcript: the kernel's driver in
+    /// Rust gives work of the process to no other thread.
+    Looper,
+}
+
 /// State that the peers of a case share.
 pub struct Shared {
     /// The transcript so far.
@@ -40,6 +50,8 @@ pub struct Shared {
     pub device: CString,
     /// Timeouts.
     pub patience: Patience,
+    /// What threads are before their first command.
+    pub threads: Threads,
 }
 
 impl Shared {

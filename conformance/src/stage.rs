@@ -7,7 +7,7 @@ use std::rc::Rc;
 use crate::names::Names;
 use crate::peer::Peer;
 use crate::process::Process;
-use crate::shared::{Outcome, Patience, Shared, Stop};
+use crate::shared::{Outcome, Patience, Shared, Stop, Threads};
 
 /// One running case.
 pub struct Stage {
@@ -17,13 +17,14 @@ pub struct Stage {
 
 impl Stage {
     /// A stage without processes on a device.
-    pub fn new(device: CString, patience: Patience) -> Self {
+    pub fn new(device: CString, patience: Patience, threads: Threads) -> Self {
         let shared = Shared {
             lines: RefCell::default(),
             muted: Cell::new(false),
             names: Names::default(),
             device,
             patience,
+            threads,
         };
         Self { shared: Rc::new(shared), processes: RefCell::default() }
     }

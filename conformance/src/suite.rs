@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use binder_client::{Client, ClientError, Options, Payload, Session, binderfs};
 
 use crate::cases::Case;
-use crate::shared::Patience;
+use crate::shared::{Patience, Threads};
 use crate::stage::Stage;
 use crate::transcript::Played;
 
@@ -93,11 +93,22 @@ fn target_has_no_memory(client: &Client) -> bool {
     client.extended_error().is_ok_and(|error| error.param == -libc::ESRCH)
 }
 
+/// The setting of all cases.
+#[derive(Clone, Copy)]
+pub struct Setting {
+    /// Timeouts.
+    pub patience: Patience,
+    /// What threads are before their first command.
+    pub threads: Threads,
+}
+
 /// Plays one case.
-pub fn play(case: &Case, contexts: &Contexts, number: usize, patience: Patience) -> Result<Played> {
+pub fn play(case: &Case, contexts: &Contexts, number: usize, setting: Setting) -> Result<Played> {
     let device = contexts.take(number)?;
     let path = CString::new(device.as_os_str().as_bytes()).context("a NUL in the device's path")?;
-    let stage = Stage::new(path, patience);
+    // How a thread becomes a looper is the subject of these.
+    let threads = if case.name.starts_with("looper.") { Threads::Plain } else { setting.threads };
+    let stage = Stage::new(path, setting.patience, threads);
     let outcome = (case.play)(&stage);
     let lines = stage.end(outcome);
     contexts.give_back(&device)?;

@@ -224,6 +224,20 @@ fn every_case_of_the_suite_is_in_the_reference() {
     }
 }
 
+/// Both are records, so this holds without a kernel.
+#[test]
+fn the_kernels_drivers_in_c_and_rust_differ_only_where_a_reason_is_given() {
+    let at = |name: &str| Path::new(HERE).join(name);
+    let files = [at("reference/7.x.txt"), at("reference/rust.txt")];
+    let known = at("known-differences-rust.toml");
+    let [c, rust] = files.each_ref().map(|file| file.as_os_str());
+    let compared = suite(&["compare".as_ref(), c, rust, "--known".as_ref(), known.as_os_str()]);
+    let findings = String::from_utf8_lossy(&compared.stdout);
+    assert!(compared.status.success(), "{findings}");
+    let known = fs::read_to_string(known).expect("a list");
+    assert!(!known.contains("reason = \"\"\n"), "a difference without a reason");
+}
+
 #[test]
 fn a_path_without_a_binder_device_is_named_in_the_error() {
     let played = suite(&["--device".as_ref(), "/dev/null".as_ref()]);

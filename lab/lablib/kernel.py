@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
 
-from . import cache, vmlinux
+from . import cache, rust_driver, vmlinux
 from .apt import SUITES, Apt
 from .arch import AMD64, BY_NAME, Arch
 from .errors import LabError
@@ -17,6 +17,9 @@ from .errors import LabError
 # Newest version of each line: 5.10 is older than what is supported, 6.1 before the published binder improvements, 6.12 after,
 # 7.x the newest there is.
 LINES = {"5.10": r"5\.10\.", "6.1": r"6\.1\.", "6.12": r"6\.12\.", "7.x": r"7\."}
+# A newest one that is built here, since Debian configures none with the driver in Rust.
+RUST = "rust"
+CHOICES = [*LINES, RUST]
 # What the suite runs on.
 COMPARED = ["6.1", "6.12", "7.x"]
 # A suite that may leave the mirror, and is needed for one line only.
@@ -72,8 +75,10 @@ class Kernel:
 
 def get(line: str, arch: Arch = AMD64, update: bool = False) -> Kernel:
     """The kernel of that line, downloaded and unpacked on first use."""
-    if line not in LINES:
-        raise LabError(f"unknown kernel {line!r}: one of {', '.join(LINES)}")
+    if line not in CHOICES:
+        raise LabError(f"unknown kernel {line!r}: one of {', '.join(CHOICES)}")
+    if line == RUST:
+        return get_rust(arch, update)
     with cache.lock(f"kernel-{arch.label(line)}"):
         known = cached(line, arch)
         if known and not update:
@@ -85,6 +90,32 @@ def get(line: str, arch: Arch = AMD64, update: bool = False) -> Kernel:
         if known and known.packages == packages:
             return known
         return unpack(apt, line, arch, packages)
+
+
+def get_rust(arch: Arch, update: bool) -> Kernel:
+    """The kernel with the driver in Rust, built on first use."""
+    if arch is not AMD64:
+        raise LabError(f"the kernel with binder's driver in Rust is built for {AMD64.name} only")
+    with cache.lock(f"kernel-{RUST}"):
+        known = cached(RUST)
+        if known and not update:
+            return known
+        home = cache.root() / "kernels"
+        home.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=home, prefix=f"{RUST}.new.") as scratch:
+            kept = Path(scratch) / "kept"
+            kept.mkdir()
+            record = {"line": RUST, "flavour": arch.name, **rust_driver.build(kept)}
+            return settle(kept, record)
+
+
+def settle(kept: Path, record: dict) -> Kernel:
+    """Puts a directory that is complete into its place."""
+    (kept / "kernel.json").write_text(json.dumps(record, indent=1), encoding="utf-8")
+    final = cache.root() / "kernels" / BY_NAME[record["flavour"]].label(record["line"])
+    shutil.rmtree(final, ignore_errors=True)
+    kept.rename(final)
+    return Kernel(**record, directory=str(final))
 
 
 def cached(line: str, arch: Arch = AMD64) -> Kernel | None:
@@ -136,12 +167,7 @@ def unpack(apt: Apt, line: str, arch: Arch, packages: dict[str, str]) -> Kernel:
             shutil.copy(config, kept / "config")
         keep_modules(modules[0], kept / "modules")
         shutil.copy(builtin[0], kept / "modules")
-        record = {"line": line, "release": release, "packages": packages, "flavour": arch.name}
-        (kept / "kernel.json").write_text(json.dumps(record, indent=1), encoding="utf-8")
-        final = home / arch.label(line)
-        shutil.rmtree(final, ignore_errors=True)
-        kept.rename(final)
-    return Kernel(**record, directory=str(final))
+        return settle(kept, {"line": line, "release": release, "packages": packages, "flavour": arch.name})
 
 
 def keep_modules(source: Path, target: Path) -> None:

@@ -72,6 +72,11 @@ class Guest:
         return self.arch.label(self.line)
 
     @property
+    def series(self) -> str:
+        """Its name in results: that of its line, and the series of the kernel that is built here."""
+        return ".".join(self.kernel.release.split(".")[:2]) if self.line == kernel.RUST else self.label
+
+    @property
     def kernel(self) -> kernel.Kernel:
         """Its kernel."""
         return kernel.get(self.line, self.arch)
@@ -248,7 +253,7 @@ class Plan:
     def bench(self, guest: Guest, out: Path, arguments: list[str], memory: int = 768, timeout: float = 1200) -> None:
         """Runs one benchmark on the kernel's driver and on ours, in one machine. Adds the kernel to each result."""
         name = arguments[0]
-        command = [*arguments, "--device", "/dev/binder", "--subject", f"{guest.kernel.driver.value}-{guest.label}", "--headroom"]
+        command = [*arguments, "--device", "/dev/binder", "--subject", f"{guest.kernel.driver.value}-{guest.series}", "--headroom"]
         spec = machine.Spec(
             kernel=guest.line, arch=guest.arch, command=command, icount=True, memory=memory, timeout=timeout,
             payload=self.payload(guest, name, "headroom-binderd"),
@@ -257,8 +262,8 @@ class Plan:
         lines = []
         for result in map(json.loads, results.splitlines()):
             if not result["subject"].startswith("kernel-"):
-                result["subject"] = f"{result['subject']} {guest.label}"
-            result |= {"case": f"icount: {result['case']}", "kernel": guest.label, "clock": "icount"}
+                result["subject"] = f"{result['subject']} {guest.series}"
+            result |= {"case": f"icount: {result['case']}", "kernel": guest.series, "clock": "icount"}
             lines.append(json.dumps(result))
         write(out, "\n".join(lines))
 
@@ -274,6 +279,8 @@ class Plan:
     def conformance_once(self, guest: Guest, out: Path) -> None:
         """The kernel's driver behaves as recorded, and ours on this kernel has the listed differences only."""
         client = "conformance --hangs-after 15000"
+        # It gives work of a process to loopers only.
+        threads = "looper" if guest.kernel.driver is kernel.Driver.RUST else "plain"
         serve = """
             mkdir -p /run/headroom /run/bus
             headroom-binderd --mount /run/bus --socket /run/headroom/binderd.sock >/run/lab/binderd.log 2>&1 &
@@ -287,7 +294,7 @@ class Plan:
         """
         spec = machine.Spec(
             kernel=guest.line, arch=guest.arch, timeout=1500, cpus=2, memory=1024,
-            command=["sh", "-ec", f"{client} --device /dev/binder\necho '#### ours'\n{serve}\n{client} --device /run/bus/binder\nkill $daemon"],
+            command=["sh", "-ec", f"{client} --threads {threads} --device /dev/binder\necho '#### ours'\n{serve}\n{client} --device /run/bus/binder\nkill $daemon"],
             payload=self.payload(guest, "conformance", "headroom-binderd"),
         )
         theirs, _, ours = output(spec, "conformance").partition("#### ours\n")
@@ -311,13 +318,13 @@ class Plan:
         against_ours = self.compare(expected, transcripts / f"headroom-{guest.label}.txt", [lists / "known-differences.toml", *of_line])
         (transcripts / f"differences-{guest.label}.txt").write_text(against_ours)
         unlike, unknown = UNEXPECTED.findall(against_record or ""), UNEXPECTED.findall(against_ours)
-        result = {"bench": "conformance", "case": f"on Linux {guest.label}", "unit": "cases", "runs": 1}
-        of_record = {"subject": f"kernel-{guest.label}", "metric": "unlike_its_record", "value": len(unlike)}
+        result = {"bench": "conformance", "case": f"on Linux {guest.series}", "unit": "cases", "runs": 1}
+        of_record = {"subject": f"{guest.kernel.driver.value}-{guest.series}", "metric": "unlike_its_record", "value": len(unlike)}
         write(out, "\n".join(json.dumps(result | more) for more in (
             *([of_record] if against_record is not None else []),
-            {"subject": f"headroom {guest.label}", "metric": "cases", "value": sum(text.startswith("== ") for text in ours.splitlines())},
-            {"subject": f"headroom {guest.label}", "metric": "known_differences", "value": len(LISTED.findall(against_ours))},
-            {"subject": f"headroom {guest.label}", "metric": "unknown_differences", "value": len(unknown)},
+            {"subject": f"headroom {guest.series}", "metric": "cases", "value": sum(text.startswith("== ") for text in ours.splitlines())},
+            {"subject": f"headroom {guest.series}", "metric": "known_differences", "value": len(LISTED.findall(against_ours))},
+            {"subject": f"headroom {guest.series}", "metric": "unknown_differences", "value": len(unknown)},
         )))
         if unlike or unknown:
             raise LabError(f"conformance on {guest.label}: not as its record: {unlike}; ours, not as listed: {unknown}; see {transcripts}")

@@ -13,7 +13,7 @@ use crate::actor::{MMAP, Order};
 use crate::arena::Arena;
 use crate::describe::{Describe, errno_name};
 use crate::process::Process;
-use crate::shared::{Outcome, Shared, Stop};
+use crate::shared::{Outcome, Shared, Stop, Threads};
 use crate::transaction::Tx;
 
 mod ioctls;
@@ -28,6 +28,8 @@ pub const READ_LEN: usize = 512;
 struct Open {
     fd: Cell<i32>,
     map: Cell<Option<(u64, u64)>>,
+    /// Indices of the threads that have entered the looper as part of the setting.
+    entered: RefCell<Vec<usize>>,
 }
 
 /// A pending `BINDER_WRITE_READ`.
@@ -72,7 +74,7 @@ impl Peer {
     /// The first thread of a process, without an open yet.
     pub fn new(shared: Rc<Shared>, process: Rc<Process>) -> Self {
         let label = format!("P{}", process.number);
-        let open = Rc::new(Open { fd: Cell::new(-1), map: Cell::new(None) });
+        let open = Rc::new(Open { fd: Cell::new(-1), ..Open::default() });
         Self { shared, process, thread: 0, label, open, pending: Rc::default() }
     }
 
@@ -85,7 +87,7 @@ impl Peer {
 
     /// The same thread, to open the device once more.
     pub fn second_open(&self) -> Self {
-        let open = Rc::new(Open { fd: Cell::new(-1), map: Cell::new(None) });
+        let open = Rc::new(Open { fd: Cell::new(-1), ..Open::default() });
         Self { open, label: format!("{}'s other open", self.label), ..self.clone() }
     }
 
@@ -245,6 +247,7 @@ impl Peer {
 
     /// Starts a `BINDER_WRITE_READ` with these commands and a read buffer of `room` bytes.
     pub fn start_bytes(&self, stream: &[u8], room: usize) -> Outcome {
+        self.settle()?;
         let write_buffer = if stream.is_empty() { 0 } else { self.arena().place(stream) };
         let bwr = BinderWriteRead {
             write_size: stream.len() as u64,
@@ -258,6 +261,24 @@ impl Peer {
             self.log(format!("> {line}"));
         }
         self.start_bwr(bwr)
+    }
+
+    /// Makes this thread what the setting says, once.
+    fn settle(&self) -> Outcome {
+        let is_new = !self.open.entered.borrow().contains(&self.thread);
+        if self.shared.threads == Threads::Plain || !is_new {
+            return Ok(());
+        }
+        self.open.entered.borrow_mut().push(self.thread);
+        let stream = encode(&[Command::EnterLooper]);
+        let bwr = BinderWriteRead {
+            write_size: stream.len() as u64,
+            write_buffer: self.arena().place(&stream),
+            ..BinderWriteRead::default()
+        };
+        let at = self.arena().place(bwr.as_bytes());
+        let arguments = [self.fd() as u64, BINDER_WRITE_READ.into(), at, 0, 0, 0];
+        self.call(libc::SYS_ioctl, arguments).map(drop)
     }
 
     /// Starts a `BINDER_WRITE_READ` with this argument.
