@@ -84,8 +84,13 @@ impl Driver {
         self.threads[thread].looper.exited = true;
     }
 
-    /// `BINDER_THREAD_EXIT`: as if the thread had died, but its own priority is restored.
+    /// `BINDER_THREAD_EXIT`: as if the thread had died, but its own priority is restored. Whoever
+    /// waits in an epoll set that the thread has filled is woken: it polled for a state that has
+    /// ended.
     pub fn thread_exit<H: Host>(&mut self, host: &mut H, process: ProcessId, tid: u32) {
+        if let Some(thread) = self.known_thread(process, tid) {
+            self.wake_thread(thread);
+        }
         self.restore_first_priority(host, process, tid);
         self.thread_died(host, process, tid);
     }

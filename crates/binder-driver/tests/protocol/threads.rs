@@ -165,6 +165,18 @@ fn a_poller_is_woken_for_an_item_while_another_one_is_readable() {
 }
 
 #[test]
+fn a_poller_is_woken_when_its_thread_exits() {
+    let (mut world, _, [client]) = World::with_manager();
+    assert!(!world.driver.poll(client));
+    world.thread_exit(client);
+    world.wake();
+    assert_eq!(world.polled, [client.process], "it polled for a state that has ended");
+    world.thread_exit(client);
+    world.wake();
+    assert_eq!(world.polled.len(), 1, "the thread has not polled since");
+}
+
+#[test]
 fn polling_reports_a_threads_own_work() {
     let (mut world, _, [client]) = World::with_manager();
     assert!(!world.driver.poll(client));

@@ -31,6 +31,7 @@ crate::both_mappings! {
     a_client_stopped_in_a_call_gets_its_reply_when_it_goes_on
     a_thread_that_ends_while_serving_a_call_fails_that_call
     a_thread_exit_ioctl_fails_the_call_being_served
+    a_thread_exit_ioctl_wakes_who_waits_in_the_threads_epoll_set
     a_closed_device_releases_its_readers
     many_threads_of_one_client_block_and_are_all_served
 }
@@ -157,6 +158,31 @@ fn read_until_quiet(client: &Client, session: &mut Session<'_>) {
     while client.poll(PollFlags::IN, Duration::from_millis(50)).unwrap().contains(PollFlags::IN) {
         session.write_read().unwrap();
     }
+}
+
+/// As with the kernel's driver: the waiter's own thread is new, so it finds the device readable.
+fn a_thread_exit_ioctl_wakes_who_waits_in_the_threads_epoll_set(bus: &Bus) {
+    let client = open(bus);
+    let mut session = Session::new(&client);
+    read_until_quiet(&client, &mut session);
+    let interest = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+    epoll::add(&interest, &client, epoll::EventData::new_u64(1), epoll::EventFlags::IN).unwrap();
+    let epoll_wait = |patience: Duration| {
+        let mut events = [MaybeUninit::uninit(); 1];
+        let timeout = patience.try_into().unwrap();
+        epoll::wait(&interest, &mut events, Some(&timeout)).unwrap().0.len()
+    };
+    assert_eq!(epoll_wait(Duration::ZERO), 0);
+    let (report, tid) = channel();
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            report.send(own_tid()).unwrap();
+            epoll_wait(wait::PATIENCE)
+        });
+        assert!(wait::until_asleep(tid.recv().unwrap()), "it does not wait");
+        client.thread_exit().unwrap();
+        assert_eq!(waiter.join().unwrap(), 1);
+    });
 }
 
 static HANDLED: AtomicU32 = AtomicU32::new(0);
