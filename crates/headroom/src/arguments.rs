@@ -501,7 +501,7 @@ pub enum ContainerCommand {
         #[arg(long, value_name = "DIR", default_value = "/run/cdi")]
         spec_dir: PathBuf,
     },
-    /// End a bus that `container cdi` has created, and remove its CDI file
+    /// End a bus that `container cdi` or `waydroid` has created; remove its CDI file and links
     ///
     /// Refused while a process has a device of the bus open.
     Remove {
@@ -515,10 +515,28 @@ pub enum ContainerCommand {
         #[arg(long)]
         force: bool,
     },
-    /// Link /dev/DEVICE of a container to its bus: the hook that the CDI file names
+    /// Create a bus and write it into waydroid's configuration, in place of device files
+    ///
+    /// A device file that is bound alone can be opened once only, so waydroid's container gets the
+    /// folder of the bus, as /dev/binderfs, and links. `waydroid init` and `waydroid upgrade` write
+    /// their configuration again: run this command after them.
+    Waydroid {
+        /// Name of the bus: letters, digits, '_' and '-'
+        #[arg(value_parser = parse_name)]
+        name: String,
+        /// File of mounts that waydroid has written
+        #[arg(
+            long,
+            value_name = "FILE",
+            default_value = "/var/lib/waydroid/lxc/waydroid/config_nodes"
+        )]
+        config: PathBuf,
+    },
+    /// Link /dev/DEVICE of a container to its bus: the hook that the CDI file and waydroid's
+    /// configuration name
     #[command(hide = true)]
     Link {
-        /// Names of devices
+        /// Names of devices; LXC gives other words, and links are made for all of the bus
         devices: Vec<String>,
     },
 }

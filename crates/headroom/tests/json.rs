@@ -52,7 +52,8 @@ const OTHERS: &[&str] = &[
     "oom observe",
     "config check",
 ];
-const PRIVILEGED: &[&str] = &["oom detach", "container cdi", "container remove"];
+const PRIVILEGED: &[&str] =
+    &["oom detach", "container cdi", "container remove", "container waydroid"];
 
 fn fake_oomd(request: Request) -> Reply {
     match request {

@@ -93,6 +93,11 @@ pub fn run(command: &mut Command) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Whether an entry of a bus is a device.
+pub fn is_device(name: &str) -> bool {
+    !OTHER_ENTRIES.contains(&name)
+}
+
 fn devices(folder: &Path) -> anyhow::Result<Vec<String>> {
     let entries =
         std::fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
@@ -100,7 +105,7 @@ fn devices(folder: &Path) -> anyhow::Result<Vec<String>> {
     let mut names = names
         .collect::<std::io::Result<Vec<String>>>()
         .with_context(|| format!("cannot read {}", folder.display()))?;
-    names.retain(|name| !OTHER_ENTRIES.contains(&name.as_str()));
+    names.retain(|name| is_device(name));
     names.sort();
     Ok(names)
 }

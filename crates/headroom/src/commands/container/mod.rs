@@ -4,6 +4,7 @@ mod bus;
 mod cdi;
 mod link;
 mod remove;
+mod waydroid;
 
 use std::path::Path;
 
@@ -25,7 +26,11 @@ pub fn container(globals: &Globals, command: &ContainerCommand) -> anyhow::Resul
             let clients = if *force { Clients::Disconnect } else { Clients::Keep };
             remove::remove(globals, name, spec_dir, clients)
         }
-        ContainerCommand::Link { devices } => link::link(std::io::stdin().lock(), devices),
+        ContainerCommand::Waydroid { name, config } => waydroid::waydroid(globals, name, config),
+        ContainerCommand::Link { devices } => match std::env::var_os(link::LXC_ROOT) {
+            Some(root) => link::link_all(Path::new(&root)),
+            None => link::link(std::io::stdin().lock(), devices),
+        },
     }
 }
 

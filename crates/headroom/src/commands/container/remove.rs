@@ -10,7 +10,7 @@ use control::binderd::{Process, Reply, Request};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
 
-use super::{bus, cdi};
+use super::{bus, cdi, waydroid};
 use crate::arguments::Globals;
 use crate::helpers::client::{binderd_status, call_binderd, unexpected};
 use crate::helpers::output::{self, printable};
@@ -63,6 +63,7 @@ pub fn remove(
         wait_until_unmounted(&folder)?;
     }
     bus::unmount_dead(&folder);
+    waydroid::unlink_devices(Path::new("/dev"), &folder);
     let had_folder = std::fs::remove_dir(&folder).is_ok();
     ensure!(
         served || had_folder || had_file,
