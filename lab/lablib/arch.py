@@ -1,6 +1,6 @@
 """The architectures of the machines, by the names of Debian's kernel flavours."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,9 @@ ARM64, ARM64_16K = (
     )
     for name, page_kib in (("arm64", 4), ("arm64-16k", 16))
 )
-BY_NAME = {arch.name: arch for arch in (AMD64, ARM64, ARM64_16K)}
+# Debian's kernel of virtual machines in a cloud: no binder, but FUSE passthrough and type information.
+CLOUD = replace(AMD64, name="cloud-amd64")
+BY_NAME = {arch.name: arch for arch in (AMD64, CLOUD, ARM64, ARM64_16K)}
 
 # Of programs only: arm64 kernels run them.
 ARMHF = Arch(

@@ -16,7 +16,7 @@ GUEST = Path(__file__).resolve().parent.parent / "guest"
 # Loaded at every boot, in this order (dependencies come first by themselves).
 AT_BOOT = ["virtio_pci", "virtio_console", "virtio_blk", "fuse"]
 # The driver in Rust is always built in.
-DRIVER_MODULES = {Driver.C: ["binder_linux"], Driver.RUST: []}
+DRIVER_MODULES = {Driver.C: ["binder_linux"], Driver.RUST: [], None: []}
 # Available to init or modprobe on request.
 ON_DEMAND = ["ext4", "zram", "overlay"]
 # ext4 and zram request these from the crypto API by name; newer kernels have them built in.

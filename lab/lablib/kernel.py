@@ -31,15 +31,15 @@ KEPT_MODULES = ("arch", "block", "crypto", "fs", "lib", "mm", "net/9p", "net/vmw
                 "drivers/block", "drivers/char", "drivers/virtio")
 
 
-# Excludes the driver in C, and is no module. Debian's kernels do not have it up to 7.3.
-RUST_DRIVER = "CONFIG_ANDROID_BINDER_IPC_RUST=y"
-
-
 class Driver(Enum):
     """A kernel's own binder driver. The value is its subject in results, without the kernel line."""
 
     C = "kernel"
     RUST = "kernel-rust"
+
+
+# By its option. The one in Rust excludes the one in C, and is no module; Debian's kernels do not have it up to 7.3.
+DRIVERS = {"CONFIG_ANDROID_BINDER_IPC": Driver.C, "CONFIG_ANDROID_BINDER_IPC_RUST": Driver.RUST}
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,11 @@ class Kernel:
         return Path(self.directory)
 
     @property
-    def driver(self) -> Driver:
+    def driver(self) -> Driver | None:
         """The binder driver that the kernel is configured with."""
-        return Driver.RUST if RUST_DRIVER in (self.path / "config").read_text("utf-8").splitlines() else Driver.C
+        options = (self.path / "config").read_text("utf-8").splitlines()
+        found = (DRIVERS.get(name) for name, _, value in (line.partition("=") for line in options) if value in ("y", "m"))
+        return next((driver for driver in found if driver), None)
 
 
 def get(line: str, arch: Arch = AMD64, update: bool = False) -> Kernel:

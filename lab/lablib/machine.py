@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
-from . import debian, initramfs, kernel as kernels, rootfs
+from . import debian, hosts, initramfs, kernel as kernels, rootfs
 from .arch import AMD64, Arch
 from .cpio import Archive
 from .errors import LabError, last_words
@@ -43,10 +43,16 @@ class Spec:
     rootfs: bool = False
     systemd: bool = False
     debian: bool = False
+    hosts: bool = False
     timeout: float = 300
     boot_timeout: float = 120
     append: str = ""
     console: bool = False
+
+    @property
+    def on_disk(self) -> bool:
+        """Whether the command runs in a root file system on a disk."""
+        return self.rootfs or self.systemd or self.debian or self.hosts
 
 
 @dataclass
@@ -63,8 +69,8 @@ def check(spec: Spec) -> None:
     """Contradictions and missing files, before anything is built."""
     if not shutil.which(spec.arch.qemu):
         raise LabError(f"no {spec.arch.qemu}: run lab/setup")
-    if spec.arch is not AMD64 and (spec.rootfs or spec.systemd or spec.debian):
-        raise LabError(f"--rootfs, --systemd and --debian are for {AMD64.name} machines only")
+    if spec.arch.debian != AMD64.debian and spec.on_disk:
+        raise LabError(f"--rootfs, --systemd, --debian and --hosts are for {AMD64.name} machines only")
     if spec.icount and spec.cpus != 1:
         raise LabError("--icount counts the instructions of one CPU: drop --smp")
     for source, _ in spec.payload:
@@ -84,7 +90,7 @@ def overlay(spec: Spec) -> bytes:
     settings = {
         "LAB_SWAP": swap,
         "LAB_SCRATCH": "1" if spec.scratch else "",
-        "LAB_ROOTFS": "1" if spec.rootfs or spec.systemd or spec.debian else "",
+        "LAB_ROOTFS": "1" if spec.on_disk else "",
         "LAB_SYSTEMD": "1" if spec.systemd or spec.debian else "",
     }
     archive.file("lab/config.sh", "".join(f"{k}={shlex.quote(v)}\n" for k, v in settings.items()).encode())
@@ -128,7 +134,9 @@ def arguments(spec: Spec, directory: Path, pipes: list[int]) -> list[str]:
 
     if spec.debian:
         argv += disk("root", debian.get(), True, 0)
-    elif spec.rootfs or spec.systemd:
+    elif spec.hosts:
+        argv += disk("root", hosts.get(), True, 0)
+    elif spec.on_disk:
         argv += disk("root", rootfs.get(), True, 0)
     if spec.scratch:
         path = sparse_disk(directory, "scratch", spec.scratch)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Callable, Iterator
 
 from . import cache, kernel, machine, payload, scenarios
-from .arch import AMD64, ARM64, ARM64_16K, Arch
+from .arch import AMD64, ARM64, ARM64_16K, CLOUD, Arch
 from .busy_host import SHARES
 from .errors import LabError, tail
 
@@ -88,6 +88,8 @@ ARM64_GUESTS = [Guest("6.1", ARM64), Guest("6.12", ARM64), Guest("7.x", ARM64), 
 ARM64_BENCHMARKED = [Guest("6.12", ARM64), Guest("6.12", ARM64_16K)]
 # Older than what is supported: what works without the features of later kernels.
 OLDEST_GUESTS = [Guest("5.10")]
+# Without a driver of its own: the machine that needs ours most.
+CLOUD_GUEST = Guest("6.12", CLOUD)
 # Differences of our driver, beside those on every kernel. 5.10 lacks the same features as 6.1.
 DIFFERENCES_OF_LINE = {"5.10": "known-differences-6.1.toml", "6.1": "known-differences-6.1.toml"}
 # Features that the daemons do without, and the first kernel that has each, which `doctor` names. The notifier needs atomic BPF
@@ -119,6 +121,7 @@ class Plan:
     quick: bool
     arm64: list[Guest] = field(default_factory=list)
     oldest: list[Guest] = field(default_factory=list)
+    cloud: list[Guest] = field(default_factory=list)
     # By Debian's name of the architecture, and by name.
     binaries: dict[str, dict[str, Path]] = field(default_factory=dict)
 
@@ -138,12 +141,14 @@ class Plan:
             yield Step(f"sendvec-{guest.label}", "sendvec", lambda out, guest=guest: self.sendvec(guest, out))
         for guest in guests + [guest for guest in self.arm64 if guest in ARM64_BENCHMARKED]:
             yield Step(f"roundtrip-{guest.label}", "roundtrip", lambda out, guest=guest: self.roundtrip(guest, out), arch=guest.arch)
-        for guest in guests + self.arm64 + self.oldest:
+        for guest in guests + self.arm64 + self.oldest + self.cloud:
             yield Step(
                 f"conformance-{guest.label}", "conformance", lambda out, guest=guest: self.conformance(guest, out), alone=True, arch=guest.arch,
             )
-        for guest in self.arm64 + self.oldest:
+        for guest in self.arm64 + self.oldest + self.cloud:
             yield Step(f"limits-{guest.label}", "limits", lambda out, guest=guest: self.limits(guest, out), alone=True, arch=guest.arch)
+        for guest in self.cloud:
+            yield Step(f"hosts-{guest.label}", "hosts", lambda out, guest=guest: self.hosts(guest, out), alone=True)
         if not self.quick:
             yield Step("evasion-6.12", "evasion", lambda out: self.evasion(Guest("6.12"), out), alone=True)
         if self.quick:
@@ -280,7 +285,9 @@ class Plan:
         """The kernel's driver behaves as recorded, and ours on this kernel has the listed differences only."""
         client = "conformance --hangs-after 15000"
         # It gives work of a process to loopers only.
-        threads = "looper" if guest.kernel.driver is kernel.Driver.RUST else "plain"
+        driver = guest.kernel.driver
+        threads = "looper" if driver is kernel.Driver.RUST else "plain"
+        play_theirs = f"{client} --threads {threads} --device /dev/binder" if driver else ""
         serve = """
             mkdir -p /run/headroom /run/bus
             headroom-binderd --mount /run/bus --socket /run/headroom/binderd.sock >/run/lab/binderd.log 2>&1 &
@@ -294,7 +301,7 @@ class Plan:
         """
         spec = machine.Spec(
             kernel=guest.line, arch=guest.arch, timeout=1500, cpus=2, memory=1024,
-            command=["sh", "-ec", f"{client} --threads {threads} --device /dev/binder\necho '#### ours'\n{serve}\n{client} --device /run/bus/binder\nkill $daemon"],
+            command=["sh", "-ec", f"{play_theirs}\necho '#### ours'\n{serve}\n{client} --device /run/bus/binder\nkill $daemon"],
             payload=self.payload(guest, "conformance", "headroom-binderd"),
         )
         theirs, _, ours = output(spec, "conformance").partition("#### ours\n")
@@ -313,15 +320,17 @@ class Plan:
         if guest.arch.page_kib != AMD64.page_kib:
             # The records are of pages of 4 KiB, on which sizes depend. There is no other page size before 6.12, since when drivers are alike.
             expected = kernels
-        elif record.exists():
+        elif driver and record.exists():
             against_record = self.compare(record, kernels, [])
         against_ours = self.compare(expected, transcripts / f"headroom-{guest.label}.txt", [lists / "known-differences.toml", *of_line])
         (transcripts / f"differences-{guest.label}.txt").write_text(against_ours)
         unlike, unknown = UNEXPECTED.findall(against_record or ""), UNEXPECTED.findall(against_ours)
+        of_record = []
+        if driver and against_record is not None:
+            of_record = [{"subject": f"{driver.value}-{guest.series}", "metric": "unlike_its_record", "value": len(unlike)}]
         result = {"bench": "conformance", "case": f"on Linux {guest.series}", "unit": "cases", "runs": 1}
-        of_record = {"subject": f"{guest.kernel.driver.value}-{guest.series}", "metric": "unlike_its_record", "value": len(unlike)}
         write(out, "\n".join(json.dumps(result | more) for more in (
-            *([of_record] if against_record is not None else []),
+            *of_record,
             {"subject": f"headroom {guest.series}", "metric": "cases", "value": sum(text.startswith("== ") for text in ours.splitlines())},
             {"subject": f"headroom {guest.series}", "metric": "known_differences", "value": len(LISTED.findall(against_ours))},
             {"subject": f"headroom {guest.series}", "metric": "unknown_differences", "value": len(unknown)},
@@ -350,6 +359,17 @@ class Plan:
         if done.returncode not in (0, 1):
             raise LabError(f"conformance compare {reference} {ours}:\n{tail(done.stderr)}")
         return done.stdout
+
+    def hosts(self, guest: Guest, out: Path) -> None:
+        """Containers of LXC as waydroid configures them, started and stopped: they call each other, and nothing of them is left."""
+        files = [(REPO / "examples/python/adder.py", "/payload/adder.py"), (payload.LAB / "hosts/call_adder.py", "/payload/call_adder.py")]
+        spec = machine.Spec(
+            kernel=guest.line, arch=guest.arch, timeout=900, cpus=2, memory=1024, hosts=True, command=["/payload/hosts"],
+            payload=[*self.payload(guest, "headroom", "headroom-binderd"), *files, (payload.LAB / "hosts/run", "/payload/hosts")],
+        )
+        rounds = int(output(spec, "hosts"))
+        result = {"bench": "hosts", "case": "containers on a kernel without binder", "subject": f"headroom {guest.label}", "kernel": guest.label}
+        write(out, json.dumps(result | {"metric": "rounds", "value": rounds, "unit": "rounds", "runs": 1}))
 
     # --- limits of users
 

@@ -1,0 +1,27 @@
+"""The root file system of a host of containers: Debian trixie with LXC and libgbinder for Python."""
+
+import tempfile
+from pathlib import Path
+
+from . import cache, rootfs
+
+# Without systemd: its containers are what runs.
+PACKAGES = ("lxc", "python3", "python3-gbinder", "libgbinder1", "libglib2.0-0t64", "iproute2", "procps", "kmod", "mount")
+
+
+def get() -> Path:
+    """The image, built on first use or when the recipe changed (a minute)."""
+    return rootfs.cached(f"hosts-{rootfs.SUITE}", cache.fingerprint(Path(__file__).read_bytes()), build)
+
+
+def build(image: Path) -> None:
+    """Runs mmdebstrap, then makes the file system from the tree."""
+    with tempfile.TemporaryDirectory(dir=image.parent, prefix="tree.") as scratch:
+        tree = Path(scratch) / "root"
+        rootfs.command(
+            "mmdebstrap", "--quiet", "--variant=apt", f"--include={','.join(PACKAGES)}", "--architectures=amd64",
+            "--dpkgopt=path-exclude=/usr/share/man/*", "--dpkgopt=path-exclude=/usr/share/doc/*", rootfs.SUITE, str(tree),
+            *rootfs.sources(rootfs.SUITES),
+        )
+        (tree / "etc/fstab").write_text("", encoding="utf-8")
+        rootfs.make_ext4(tree, image)
