@@ -12,7 +12,7 @@
 //!   accounts in the control protocol;
 //! * [`config`]: the configuration files;
 //! * [`reload`]: reload of the configuration;
-//! * [`notifications`]: log entries, hooks, warnings and metrics;
+//! * [`notifications`]: log entries, hooks and warnings;
 //! * [`shrink`]: releases idle memory of other daemons before a kill;
 //! * [`usage`]: actual usage, measured off the event loop;
 //! * [`backstop_worker`]: limits of users' slices behind their limits, through systemd;

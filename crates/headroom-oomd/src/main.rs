@@ -18,7 +18,6 @@ use headroom_oomd::history::History;
 use headroom_oomd::leases::Leases;
 use headroom_oomd::log::Log;
 use headroom_oomd::names::{Keep, Names};
-use headroom_oomd::notifications::metrics::Exporter;
 use headroom_oomd::notifications::queue::NotificationQueue;
 use headroom_oomd::oom::reconfigure::Before;
 use headroom_oomd::oom::{AfterExit, OomManager, TakenOver, control as oom_control, reconfigure};
@@ -212,15 +211,13 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     oom.records_mut().notify_through(
         NotificationQueue::start().context("cannot start the notification thread")?,
     );
-    let binderd = arguments.reclaimer.first().map_or(Path::new(BINDERD_SOCKET), PathBuf::as_path);
-    reload.set_exporter(Exporter::new(&arguments.socket, binderd));
 
     degraded.extend(run_self_test(&oom).err());
     let consequence = "under heavy swapping a kill may be late";
     degraded.extend(refused(privileges::lock_resident_memory(), consequence));
     let before = if sockets.is_some() { Before::Upgrade } else { Before::Start };
     degraded.extend(reconfigure::start(&mut oom, &config, before).problems);
-    degraded.extend(reload.notify(&config.notifications, &mut oom));
+    reload.notify(&config.notifications, &mut oom);
     for what in &degraded {
         tracing::warn!("degraded: {what}");
     }

@@ -18,7 +18,6 @@ use crate::config::enforcement::Enforcement;
 use crate::config::notifications::NotificationConfig;
 use crate::config::{Config, ConfigError, Files, Texts};
 use crate::names::Names;
-use crate::notifications::metrics::Exporter;
 use crate::oom::reconfigure::{Lowering, reconfigure};
 use crate::oom::{OomManager, Reconfigured};
 
@@ -45,7 +44,6 @@ pub struct Reload {
     /// Overrides the files; `None`: the files apply.
     enforcement: Option<Enforcement>,
     degraded: Vec<String>,
-    exporter: Option<Exporter>,
     notifications: NotificationConfig,
     /// Error of the last reload, if it failed.
     diagnostic: Option<String>,
@@ -66,7 +64,6 @@ impl Reload {
             ram_bytes,
             enforcement: None,
             degraded: Vec::new(),
-            exporter: None,
             notifications: NotificationConfig::default(),
             diagnostic: None,
         }
@@ -165,19 +162,12 @@ impl Reload {
         build_ns.min(self.names.next_deadline_ns())
     }
 
-    /// Sets the exporter of metrics.
-    pub fn set_exporter(&mut self, exporter: Exporter) {
-        self.exporter = Some(exporter);
-    }
-
-    /// Applies the configuration of notifications. Returns what could not be applied.
-    pub fn notify(&mut self, config: &NotificationConfig, oom: &mut OomManager) -> Option<String> {
+    /// Applies the configuration of notifications.
+    pub fn notify(&mut self, config: &NotificationConfig, oom: &mut OomManager) {
         self.notifications = config.clone();
         if let Some(notifications) = oom.records_mut().notifications() {
             notifications.configure(config);
         }
-        let exported = self.exporter.as_mut()?.configure(&config.metrics);
-        exported.err().map(|error| format!("metrics are not exported: {error}"))
     }
 
     /// Records degradations at start, a sentence each.
@@ -214,7 +204,7 @@ impl Reload {
         let mut done = reconfigure(oom, &config, Lowering::AfterGrace(config.grace_s));
         if self.notifications != config.notifications {
             done.changes.push("notifications".to_owned());
-            done.problems.extend(self.notify(&config.notifications, oom));
+            self.notify(&config.notifications, oom);
         }
         self.diagnostic = (!done.problems.is_empty())
             .then(|| format!("configuration not applied completely: {}", done.problems.join("; ")));

@@ -1,4 +1,4 @@
-//! Notifications of kills and warnings to programs and the journal, and counters in a textfile.
+//! Notifications of kills and warnings to programs and the journal.
 
 mod support;
 
@@ -214,32 +214,20 @@ fn elsewhere_a_kill_is_logged_on_standard_error_alone() {
 }
 
 #[test]
-fn metrics_are_in_the_file_until_the_configuration_changes() {
+fn another_configuration_of_hooks_is_applied() {
     if !privileged() {
         return;
     }
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("headroom.prom");
-    let config = format!(
-        "[metrics]\ntextfile = \"{}\"\ninterval-s = 1\n[machine]\nenabled = false\n",
-        file.display()
-    );
-    let daemon = Daemon::start(&config, &[]);
-    let uid = Uid(62955);
-    drop(break_a_limit(&daemon, uid));
-    let killed = "headroom_processes_killed_total 1\n";
-    let text = eventually("the file has the kill", || {
-        std::fs::read_to_string(&file).ok().filter(|text| text.contains(killed))
-    });
-    let limit = format!("headroom_user_memory_limit_bytes{{uid=\"{uid}\"}} 67108864\n");
-    assert!(
-        text.contains(&limit) && text.contains("headroom_up{daemon=\"binderd\"} 0\n"),
-        "{text}"
-    );
-
-    daemon.write_config("oomd.toml", "[machine]\nenabled = false\n");
+    let hook = Hook::new("echo $HEADROOM_UID >> \"$1\"");
+    let daemon = Daemon::start("[machine]\nenabled = false\n", &[]);
+    let config = format!("[machine]\nenabled = false\n[hooks]\nafter = {}\n", hook.value());
+    daemon.write_config("oomd.toml", &config);
     let Reply::Reloaded { changes, problems } = daemon.request(&Request::Reload) else { panic!() };
     assert_eq!((changes, problems), (vec!["notifications".to_owned()], vec![]));
+    let uid = Uid(62955);
+    drop(break_a_limit(&daemon, uid));
+    let output = eventually("the program is run", || hook.output());
+    assert_eq!(output, format!("{uid}\n"));
 }
 
 #[test]

@@ -112,12 +112,10 @@ fn with_the_service_settings_all_notifications_are_sent() {
     std::fs::set_permissions(&script, mode).unwrap();
     let hook = |name: &str| format!("[\"{}\", \"{}\"]", script.display(), path(name).display());
     let config = format!(
-        "[hooks]\nbefore = {}\nafter = {}\nwarn = {}\n\
-         [metrics]\ntextfile = \"{}\"\ninterval-s = 1\n",
+        "[hooks]\nbefore = {}\nafter = {}\nwarn = {}\n",
         hook("before"),
         hook("after"),
         hook("warn"),
-        path("headroom.prom").display()
     );
     let journal = Journal::bind();
     let daemon = Daemon::start_with_journal(&config, &["--notifier=proc"], &journal, confine);
@@ -125,10 +123,6 @@ fn with_the_service_settings_all_notifications_are_sent() {
     for name in ["before", "after", "warn"] {
         eventually(&format!("{name} is run"), || path(name).exists().then_some(()));
     }
-    eventually("the file has the kill", || {
-        let text = std::fs::read_to_string(path("headroom.prom")).ok()?;
-        text.contains("headroom_processes_killed_total 1\n").then_some(())
-    });
     assert!(journal.receive().contains_key("MESSAGE_ID"));
     let (status, _, log) = daemon.end(rustix::process::Signal::TERM);
     assert!(status.success(), "{log:?}");

@@ -17,7 +17,7 @@
 //! unit = "postgresql*"
 //! ```
 //!
-//! `[metrics]`, `[hooks]` and `[warnings]` are in `notifications`.
+//! `[hooks]` and `[warnings]` are in `notifications`.
 //!
 //! After `oomd.toml` the files `oomd.d/*.toml` beside it are read in the order of their names and
 //! merged: limits and rules are appended, and for each key of the other sections the last file
@@ -64,11 +64,10 @@ const DEFAULT_GRACE_S: u32 = 60;
 /// Longest grace, seconds: a day.
 pub const MAX_GRACE_S: u32 = 86_400;
 /// All sections, and the keys that are known in each.
-pub const SECTIONS: [(&str, &[&str]); 6] = [
+pub const SECTIONS: [(&str, &[&str]); 5] = [
     ("limit", limits::KEYS),
     ("machine", system::KEYS),
     ("rule", rules::KEYS),
-    ("metrics", notifications::METRICS_KEYS),
     ("hooks", notifications::HOOKS_KEYS),
     ("warnings", notifications::WARNINGS_KEYS),
 ];
@@ -313,8 +312,7 @@ impl Merge {
             self.machine.add(file, section)?;
         }
         let sections = [
-            ("metrics", NotificationConfig::add_metrics as fn(&mut NotificationConfig, _) -> _),
-            ("hooks", NotificationConfig::add_hooks),
+            ("hooks", NotificationConfig::add_hooks as fn(&mut NotificationConfig, _) -> _),
             ("warnings", NotificationConfig::add_warnings),
         ];
         for (name, add) in sections {
@@ -633,7 +631,7 @@ mod tests {
         let cases: &[(&str, usize, &str)] = &[
             ("[[limit]]\nuser = 5000\nhrad = \"1G\"\n", 3, "did you mean \"hard\"?"),
             ("[[limits]]\nuser = 5000\n", 1, "did you mean \"limit\"?"),
-            ("\nverbose = true\n", 2, "accepts \"limit\", \"machine\", \"rule\", \"metrics\""),
+            ("\nverbose = true\n", 2, "accepts \"limit\", \"machine\", \"rule\", \"hooks\""),
             ("[[limit]]\nuser = 5000\n\n[[limit]]\nuser = 1\nhard = \"1G\"\n", 1, "no \"hard\""),
             ("[[limit]]\nhard = \"1G\"\n", 1, "no target: add \"user\""),
             ("[[limit]]\nuser = -1\nhard = \"1G\"\n", 2, "-1 is no uid"),

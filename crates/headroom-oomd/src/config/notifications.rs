@@ -1,10 +1,6 @@
-//! The sections `[metrics]`, `[hooks]` and `[warnings]`.
+//! The sections `[hooks]` and `[warnings]`.
 //!
 //! ```toml
-//! [metrics]
-//! textfile = "/var/lib/headroom/headroom.prom"   # replaced atomically at each interval
-//! user-names = true                              # users have a label with their name
-//!
 //! [hooks]
 //! before = ["/usr/local/sbin/save-what-can-be-saved", "now"]
 //! budget-ms = 20                                 # longest time that a kill waits for `before`
@@ -16,7 +12,7 @@
 //! ```
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use headroom_daemon::trusted_path::{TrustError, Trusted};
 use rustix::fs::FileType;
@@ -24,9 +20,8 @@ use toml::Spanned;
 use toml::de::DeValue;
 
 use super::diagnostic::{ConfigDiagnostic, only_keys};
-use super::system::{not_in_range, number, truth};
+use super::system::{not_in_range, number};
 
-pub(crate) const METRICS_KEYS: &[&str] = &["textfile", "interval-s", "user-names"];
 pub(crate) const HOOKS_KEYS: &[&str] = &["before", "budget-ms", "after", "warn"];
 pub(crate) const WARNINGS_KEYS: &[&str] = &["interval-s"];
 /// Longest time that a kill may wait for a program, milliseconds: in one second a process can
@@ -34,17 +29,6 @@ pub(crate) const WARNINGS_KEYS: &[&str] = &["interval-s"];
 const MOST_BUDGET_MS: u64 = 1_000;
 /// Longest interval, seconds.
 const MOST_INTERVAL_S: u64 = 24 * 3600;
-
-/// Export of the counters besides the control socket.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Metrics {
-    /// File for node_exporter's textfile collector.
-    pub textfile: Option<PathBuf>,
-    /// Interval of writing the file, seconds.
-    pub interval_s: u64,
-    /// Whether users have a label with their name.
-    pub user_names: bool,
-}
 
 /// Commands of the hooks; an empty one is not run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,11 +50,9 @@ pub struct Warnings {
     pub interval_s: u64,
 }
 
-/// The sections `[metrics]`, `[hooks]` and `[warnings]`.
+/// The sections `[hooks]` and `[warnings]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotificationConfig {
-    /// `[metrics]`.
-    pub metrics: Metrics,
     /// `[hooks]`.
     pub hooks: Hooks,
     /// `[warnings]`.
@@ -81,8 +63,6 @@ impl Default for NotificationConfig {
     fn default() -> Self {
         let none = Vec::new;
         Self {
-            // Common scrape interval of node_exporter, seconds.
-            metrics: Metrics { textfile: None, interval_s: 15, user_names: false },
             hooks: Hooks { before: none(), budget_ms: 20, after: none(), warn: none() },
             warnings: Warnings { interval_s: 60 },
         }
@@ -92,10 +72,7 @@ impl Default for NotificationConfig {
 /// One line per setting, such as `hooks.after: /usr/local/sbin/notify-the-team`.
 impl fmt::Display for NotificationConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { metrics, hooks, .. } = self;
-        if let Some(file) = &metrics.textfile {
-            writeln!(f, "metrics in {}, every {} s", file.display(), metrics.interval_s)?;
-        }
+        let hooks = &self.hooks;
         if !hooks.before.is_empty() {
             let (program, budget) = (hooks.before.join(" "), hooks.budget_ms);
             writeln!(f, "before a kill {program}, for {budget} ms at the most")?;
@@ -110,22 +87,7 @@ impl fmt::Display for NotificationConfig {
 }
 
 impl NotificationConfig {
-    /// Merges the `[metrics]` section of a file: its keys replace those of earlier files.
-    pub(crate) fn add_metrics(
-        &mut self,
-        section: &Spanned<DeValue>,
-    ) -> Result<(), ConfigDiagnostic> {
-        for (key, value) in keys(section, METRICS_KEYS, "metrics")? {
-            match key {
-                "textfile" => self.metrics.textfile = Some(absolute(value)?),
-                "user-names" => self.metrics.user_names = truth(value)?,
-                _ => self.metrics.interval_s = at_least_one(value, MOST_INTERVAL_S)?,
-            }
-        }
-        Ok(())
-    }
-
-    /// Merges the `[hooks]` section of a file.
+    /// Merges the `[hooks]` section of a file: its keys replace those of earlier files.
     pub(crate) fn add_hooks(&mut self, section: &Spanned<DeValue>) -> Result<(), ConfigDiagnostic> {
         for (key, value) in keys(section, HOOKS_KEYS, "hooks")? {
             match key {
@@ -168,26 +130,6 @@ fn at_least_one(value: &Spanned<DeValue>, most: u64) -> Result<u64, ConfigDiagno
     match number(value, most)? {
         0 => Err(not_in_range(value, 1, most)),
         number => Ok(number),
-    }
-}
-
-fn text<'a>(value: &'a Spanned<DeValue>) -> Result<&'a str, ConfigDiagnostic> {
-    let wrong = || {
-        ConfigDiagnostic::new(
-            value.span(),
-            format!("expected a string, not a {}", value.get_ref().type_str()),
-        )
-    };
-    value.get_ref().as_str().ok_or_else(wrong)
-}
-
-fn absolute(value: &Spanned<DeValue>) -> Result<PathBuf, ConfigDiagnostic> {
-    let path = Path::new(text(value)?);
-    if path.is_absolute() && path.file_name().is_some() {
-        Ok(path.to_owned())
-    } else {
-        let message = format!("\"{}\" is not the absolute path of a file", path.display());
-        Err(ConfigDiagnostic::new(value.span(), message))
     }
 }
 
@@ -242,11 +184,9 @@ mod tests {
         let mut config = NotificationConfig::default();
         let sections = [
             (
-                "metrics",
-                NotificationConfig::add_metrics
-                    as fn(&mut NotificationConfig, &Spanned<DeValue>) -> _,
+                "hooks",
+                NotificationConfig::add_hooks as fn(&mut NotificationConfig, &Spanned<DeValue>) -> _,
             ),
-            ("hooks", NotificationConfig::add_hooks),
             ("warnings", NotificationConfig::add_warnings),
         ];
         for (name, add) in sections {
@@ -260,28 +200,23 @@ mod tests {
     #[test]
     fn settings_are_read_and_shown() {
         let config = parsed(
-            "[metrics]\ntextfile = \"/a/b.prom\"\ninterval-s = 5\nuser-names = true\n\
-             [hooks]\nbefore = [\"/bin/true\", \"x\"]\nbudget-ms = 7\nafter = [\"/bin/true\"]\n\
+            "[hooks]\nbefore = [\"/bin/true\", \"x\"]\nbudget-ms = 7\nafter = [\"/bin/true\"]\n\
              [warnings]\ninterval-s = 9\n",
         )
         .unwrap();
-        assert_eq!((config.metrics.interval_s, config.metrics.user_names), (5, true));
         assert_eq!((config.hooks.before.len(), config.hooks.budget_ms), (2, 7));
         assert_eq!(config.warnings, Warnings { interval_s: 9 });
         let shown = config.to_string();
-        for part in ["/a/b.prom, every 5 s", "for 7 ms"] {
-            assert!(shown.contains(part), "{shown}");
-        }
+        assert!(shown.contains("for 7 ms"), "{shown}");
         assert_eq!(NotificationConfig::default().to_string(), "");
     }
 
     #[test]
     fn every_mistake_is_named() {
         for (text, part) in [
-            ("metrics = 1", "one [metrics] section"),
-            ("[metrics]\ntextfil = \"/a\"", "did you mean \"textfile\"?"),
-            ("[metrics]\ntextfile = \"a\"", "absolute path"),
-            ("[metrics]\ninterval-s = 0", "from 1 to"),
+            ("hooks = 1", "one [hooks] section"),
+            ("[hooks]\nafte = [\"/a\"]", "did you mean \"after\"?"),
+            ("[warnings]\ninterval-s = 0", "from 1 to"),
             ("[hooks]\nbefore = \"/bin/true\"", "a list of strings"),
             ("[hooks]\nbefore = [1]", "a list of strings"),
             ("[hooks]\nafter = [\"true\"]", "starts with /"),

@@ -1,7 +1,6 @@
-//! Log entries, hooks and metrics: the last step of the escalation.
+//! Log entries and hooks: the last step of the escalation.
 //!
 //! * [`queue`]: the bounded queue from the event loop to the notification thread;
-//! * [`metrics`]: counters in a file;
 //! * [`kill_log`]: log entries about kills, with a field for each fact;
 //! * [`log_share`]: the part of each owner in the log;
 //! * [`warned`]: warnings that are not repeated;
@@ -13,7 +12,6 @@
 pub mod hooks;
 pub mod kill_log;
 mod log_share;
-pub mod metrics;
 pub mod pre_kill_hook;
 pub mod queue;
 mod warned;
