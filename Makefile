@@ -78,6 +78,7 @@ lint: setup-lint
 	scripts/lint-lines
 	scripts/lint-words
 	scripts/lint-client-access
+	cargo run --locked --quiet --package tidy
 	mandoc -T lint -W warning dist/man/*
 	PATH="$$PATH:$(target)/tools/usr/bin" promtool test rules dist/prometheus/headroom.test.yml
 	cargo test --locked --quiet --workspace --test dependencies
