@@ -107,12 +107,6 @@ impl ControlGroup {
         Ok(())
     }
 
-    /// The file to write to for moving a member of a version 1 group to the parent group.
-    pub fn parent(&self) -> Option<PathBuf> {
-        let parent = self.folder.0.parent().filter(|_| !self.unified)?;
-        Some(parent.join("cgroup.procs"))
-    }
-
     /// Removes the quota, or thaws the members.
     pub fn open(&self) {
         let (file, value) = match (self.rule, self.unified) {

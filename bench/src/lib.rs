@@ -25,7 +25,7 @@
 //! * [`fault_work`]: operations that change a process's accounts all the time; [`watchers`]: the
 //!   programs that watch it meanwhile, with [`scan_every_event`] and [`poll_by_timer`] as
 //!   baselines; [`victims`]: processes that are killed with much memory ([`victim_memory`]), in a
-//!   [`control_group`] or not, and by which steps ([`reclaim_steps`]);
+//!   [`control_group`] or not;
 //! * [`sleepers`], [`walk`]: very many processes, and earlyoom's scan of them;
 //! * [`contention`]: clients of several scheduling classes, one server;
 //! * [`tracing`]: counts of kernel events; [`order3`]: large allocations; [`shrink`]: the
@@ -51,7 +51,6 @@ pub mod peer;
 pub mod pingpong;
 pub mod poll_by_timer;
 pub mod progress;
-pub mod reclaim_steps;
 pub mod report;
 pub mod requesters;
 pub mod results;

@@ -16,7 +16,6 @@ use crate::affinity::{self, Class};
 use crate::control_group::{ControlGroup, Rule};
 use crate::oomd::PATIENCE;
 use crate::peer::{Peer, report_ready};
-use crate::reclaim_steps::{self, Steps, Workers};
 use crate::victim_memory::{Back, Layout, Memory, Pages};
 
 /// The argument that makes a peer a victim: `peer victim MIB small|huge one|many THREADS CLASS`.
@@ -124,16 +123,6 @@ pub enum KillMethod {
     Reclaim,
     /// The crate `reclaim` in one call, as `headroom kill` uses it.
     OneCall,
-    /// The signal and these steps.
-    Steps(Steps),
-}
-
-/// Threads for both ways.
-pub struct Helpers {
-    /// For the crate `reclaim`.
-    pub reaper: Reaper,
-    /// For the single steps.
-    pub workers: Workers,
 }
 
 /// Result of a kill.
@@ -143,8 +132,6 @@ pub struct Killed {
     pub back: Back,
     /// Time until all victims had exited; `None`: longer than the patience.
     pub exit: Option<Duration>,
-    /// `process_mrelease` calls that came too late; counted for single steps only.
-    pub late: usize,
 }
 
 /// Main function of a peer, by its arguments after `peer`; `None` for another kind of peer.
@@ -242,7 +229,7 @@ impl One {
 }
 
 /// Resident memory of a process by its `statm`, bytes; 0 if it has none any more.
-pub(crate) fn resident(pid: u32) -> u64 {
+fn resident(pid: u32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/statm"));
     let pages = text.ok().and_then(|text| text.split(' ').nth(1)?.parse::<u64>().ok());
     pages.unwrap_or(0) * PAGE
@@ -295,13 +282,12 @@ impl Ready {
     pub fn kill(
         mut self,
         method: KillMethod,
-        helpers: &Helpers,
+        reaper: &Reaper,
         patience: Duration,
     ) -> Result<Killed> {
         let free = free_bytes();
         let start = Instant::now();
         let until = start + patience;
-        let mut late = 0;
         let (back, exited);
         let mut left = None;
         match method {
@@ -310,7 +296,7 @@ impl Ready {
                 back = exited;
             }
             KillMethod::Reclaim => {
-                back = self.reclaim(&helpers.reaper, until)?.then(Instant::now);
+                back = self.reclaim(reaper, until)?.then(Instant::now);
                 left = Some(self.resident());
                 exited = self.wait_for_all(until)?.then(Instant::now);
             }
@@ -322,13 +308,6 @@ impl Ready {
                 exited = all_gone.then(Instant::now);
                 back = reap.status().memory_back.map(|after| start + after);
                 left = Some(self.resident());
-            }
-            KillMethod::Steps(steps) => {
-                let (victims, group) = (self.clones(), self.group.as_ref());
-                let reclaimed =
-                    reclaim_steps::kill(&victims, steps, group, &helpers.workers, until)?;
-                (back, exited, late) = (reclaimed.back, reclaimed.exited, reclaimed.late);
-                left = reclaimed.left;
             }
         }
         let resident = left.unwrap_or_else(|| self.resident());
@@ -348,7 +327,7 @@ impl Ready {
         }
         let gone = self.wait_for_all(Instant::now() + PATIENCE)?;
         anyhow::ensure!(gone, "the victim does not die");
-        Ok(Killed { back, exit: exited.map(|exited| exited - start), late })
+        Ok(Killed { back, exit: exited.map(|exited| exited - start) })
     }
 
     fn clones(&self) -> Vec<Victim> {
@@ -436,7 +415,7 @@ fn stop(pid: u32) -> Result<()> {
     }
 }
 
-pub(crate) fn timespec(time: Duration) -> Timespec {
+fn timespec(time: Duration) -> Timespec {
     Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() }
 }
 

@@ -5,11 +5,10 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use bench::affinity::{self, Class};
 use bench::progress::Progress;
-use bench::reclaim_steps::{Boost, Confine, Reap, Steps, Thaw, Workers};
 use bench::results::{Key, Measurement, Value};
 use bench::statistics::{estimate, quartiles};
 use bench::victim_memory::{Layout, Pages, munmap_back};
-use bench::victims::{self, Condition, Helpers, KillMethod, Killed, Ready};
+use bench::victims::{self, Condition, KillMethod, Killed, Ready};
 use bench::{machine, peer};
 use clap::Parser;
 use reclaim::Reaper;
@@ -28,32 +27,6 @@ type Subject = (&'static str, KillMethod);
 
 const SUBJECTS: &[Subject] = &[
     ("kill", KillMethod::Signal),
-    ("headroom kill", KillMethod::OneCall),
-    ("headroom", KillMethod::Reclaim),
-];
-
-/// Each step, to be compared with the reap without it.
-const STEPS: &[Subject] = &[
-    ("kill", KillMethod::Signal),
-    ("reap", KillMethod::Steps(Steps::REAP)),
-    ("reap by caller", KillMethod::Steps(Steps { reap: Reap::Caller, ..Steps::REAP })),
-    ("reaper signals", KillMethod::Steps(Steps { reap: Reap::ThreadThatSignals, ..Steps::REAP })),
-    ("boost + no reap", KillMethod::Steps(Steps { boost: Boost::AtOnce, ..Steps::SIGNAL })),
-    ("reap + boost", KillMethod::Steps(Steps { boost: Boost::AtOnce, ..Steps::REAP })),
-    ("reap + boost late", KillMethod::Steps(Steps { boost: Boost::WhenLate, ..Steps::REAP })),
-    ("reap + boost after", KillMethod::Steps(Steps { boost: Boost::AfterReap, ..Steps::REAP })),
-    (
-        "reap + FIFO after",
-        KillMethod::Steps(Steps { boost: Boost::AfterReapInPlace, ..Steps::REAP }),
-    ),
-    ("reap + nice after", KillMethod::Steps(Steps { boost: Boost::NiceAfterReap, ..Steps::REAP })),
-    (
-        "confine + signal",
-        KillMethod::Steps(Steps { confine: Confine::BeforeSignal, ..Steps::REAP }),
-    ),
-    ("confine + reap", KillMethod::Steps(Steps { confine: Confine::BeforeReap, ..Steps::REAP })),
-    ("confine both", KillMethod::Steps(Steps { confine: Confine::BeforeBoth, ..Steps::REAP })),
-    ("reap + thaw", KillMethod::Steps(Steps { thaw: Thaw::AfterReap, ..Steps::REAP })),
     ("headroom kill", KillMethod::OneCall),
     ("headroom", KillMethod::Reclaim),
 ];
@@ -101,9 +74,6 @@ struct Arguments {
     /// Only cases with this in their names, like "THP, stopped"
     #[arg(long, value_name = "TEXT", default_value = "")]
     only: String,
-    /// Compare single steps, in the order of reclaim_steps.rs, instead of what is shipped
-    #[arg(long)]
-    steps: bool,
     /// Only these subjects
     #[arg(long, value_delimiter = ',', value_name = "NAME")]
     subjects: Vec<String>,
@@ -158,7 +128,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         eprintln!("there is one core: victims, competitors and we share it");
     }
     let subjects = subjects(arguments)?;
-    let helpers = start_helpers()?;
+    let reaper = start_reaper()?;
     let mut cases = plan(arguments, subjects.len())?;
     let patience = Duration::from_millis(arguments.patience_ms);
     let steps = |case: &Case| case.kills.iter().flatten().count() * case.rounds as usize;
@@ -182,7 +152,7 @@ fn run(arguments: &Arguments) -> Result<()> {
                     let percent = ready.huge_share() * 100.0;
                     eprintln!("{name}: only {percent:.0} % are huge pages");
                 }
-                kills.push(ready.kill(killer, &helpers, patience).with_context(|| name.clone())?);
+                kills.push(ready.kill(killer, &reaper, patience).with_context(|| name.clone())?);
             }
         }
     }
@@ -192,25 +162,21 @@ fn run(arguments: &Arguments) -> Result<()> {
 }
 
 fn subjects(arguments: &Arguments) -> Result<Vec<Subject>> {
-    let all = if arguments.steps { STEPS } else { SUBJECTS };
     let wanted = &arguments.subjects;
     for name in wanted {
-        anyhow::ensure!(all.iter().any(|(known, _)| known == name), "no subject \"{name}\"");
+        anyhow::ensure!(SUBJECTS.iter().any(|(known, _)| known == name), "no subject \"{name}\"");
     }
     let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|wanted| wanted == name);
-    Ok(all.iter().copied().filter(|(name, _)| is_wanted(name)).collect())
+    Ok(SUBJECTS.iter().copied().filter(|(name, _)| is_wanted(name)).collect())
 }
 
 /// As in the daemon: the reapers inherit the first class, the event loop has a higher priority.
-fn start_helpers() -> Result<Helpers> {
-    let start = || {
-        let reaper = Reaper::start(Reaper::enough(REAPERS)).context("cannot start the reapers")?;
-        Ok(Helpers { reaper, workers: Workers::start()? })
-    };
+fn start_reaper() -> Result<Reaper> {
+    let start = || Reaper::start(Reaper::enough(REAPERS)).context("cannot start the reapers");
     let eager = Class::Fifo(1).take().and_then(|()| {
-        let helpers = start()?;
+        let reaper = start()?;
         Class::Fifo(2).take()?;
-        Ok(helpers)
+        Ok(reaper)
     });
     eager.or_else(|error: anyhow::Error| {
         eprintln!("no real-time priority ({error:#}): other work will disturb");
@@ -229,9 +195,8 @@ fn plan(arguments: &Arguments, subjects: usize) -> Result<Vec<Case>> {
             );
             continue;
         }
-        let full = arguments.full || arguments.steps;
-        let large = mib >= LARGE_MIB && !full;
-        let very_large = mib >= 4 * LARGE_MIB && !full;
+        let large = mib >= LARGE_MIB && !arguments.full;
+        let very_large = mib >= 4 * LARGE_MIB && !arguments.full;
         let fewer = if large { mib.ilog2() - LARGE_MIB.ilog2() } else { 0 };
         let rounds = arguments.rounds.saturating_sub(fewer).max(1);
         for pages in [Pages::Small, Pages::Huge] {
@@ -256,7 +221,7 @@ fn plan(arguments: &Arguments, subjects: usize) -> Result<Vec<Case>> {
 
 fn print_results(cases: &[Case], subjects: &[Subject]) {
     eprintln!(
-        "{:<40} {:<18} {:>8} {:>8} {:>8} {:>24} {:>9} {:>9} {:>5}",
+        "{:<40} {:<18} {:>8} {:>8} {:>8} {:>24} {:>9} {:>9}",
         "MB/s from the signal on",
         "",
         "median",
@@ -264,8 +229,7 @@ fn print_results(cases: &[Case], subjects: &[Subject]) {
         "most",
         "over limit, quartiles",
         "exit ms",
-        "most",
-        "late"
+        "most"
     );
     let mut layouts: Vec<Layout> = Vec::new();
     for case in cases {
@@ -315,11 +279,10 @@ fn print_kills(case: &Case, subject: &str, kills: &[Killed]) -> [f64; 3] {
         .iter()
         .map(|killed| killed.exit.map_or(f64::INFINITY, |exit| exit.as_secs_f64() * 1e3));
     let exits: Vec<f64> = exits.collect();
-    let late: usize = kills.iter().map(|killed| killed.late).sum();
     let [low, share, high] = quartiles(&shares).unwrap_or([0.0; 3]);
     let [_, exit, _] = quartiles(&exits).unwrap_or([0.0; 3]);
     let longest = exits.iter().copied().fold(0.0, f64::max);
-    let more = format!("{low:>8.3} {share:>7.3} {high:>7.3} {exit:>9.1} {longest:>9.1} {late:>5}");
+    let more = format!("{low:>8.3} {share:>7.3} {high:>7.3} {exit:>9.1} {longest:>9.1}");
     let [median, least] = print_rates(&name, subject, &rates, &more);
     let line = |metric: &str, value: f64, unit: &str| {
         if value.is_finite() {
