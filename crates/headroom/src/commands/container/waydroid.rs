@@ -94,7 +94,9 @@ fn is_replaced(line: &str) -> bool {
 fn replace(path: &Path, text: &str) -> std::io::Result<()> {
     let permissions = std::fs::metadata(path)?.permissions();
     let new = path.with_extension("new");
-    let mut file = File::create(&new)?;
+    // A link that somebody has put there is not followed.
+    let _ = std::fs::remove_file(&new);
+    let mut file = File::create_new(&new)?;
     file.set_permissions(permissions)?;
     file.write_all(text.as_bytes())?;
     std::fs::rename(new, path)
@@ -178,10 +180,14 @@ lxc.hook.mount = /usr/bin/headroom container link
         let path = folder.path().join("config_nodes");
         std::fs::write(&path, NODES).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
+        let elsewhere = folder.path().join("elsewhere");
+        std::fs::write(&elsewhere, "another's").unwrap();
+        symlink(&elsewhere, path.with_extension("new")).unwrap();
         replace(&path, "new\n").unwrap();
+        assert_eq!(std::fs::read_to_string(&elsewhere).unwrap(), "another's");
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "new\n");
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
     }
 
     #[test]
