@@ -185,7 +185,8 @@ mod tests {
         let sections = [
             (
                 "hooks",
-                NotificationConfig::add_hooks as fn(&mut NotificationConfig, &Spanned<DeValue>) -> _,
+                NotificationConfig::add_hooks
+                    as fn(&mut NotificationConfig, &Spanned<DeValue>) -> _,
             ),
             ("warnings", NotificationConfig::add_warnings),
         ];
