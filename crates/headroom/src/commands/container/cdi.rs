@@ -5,9 +5,7 @@
 //! client has its own mapping. A device file that is bound alone can be opened once only. Links in
 //! `/dev` are made by a hook, as CDI has no edit for them.
 
-use std::fs::OpenOptions;
 use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -15,6 +13,7 @@ use headroom_linux::folders;
 use serde::Serialize;
 
 use super::bus::Bus;
+use super::replace;
 
 /// The oldest version with all that is used here, which the most runtimes accept.
 const CDI_VERSION: &str = "0.3.0";
@@ -95,17 +94,13 @@ impl Specification {
     pub fn write(&self, folder: &Path) -> anyhow::Result<PathBuf> {
         let name = &self.devices[0].name;
         let path = path(folder, name);
-        // Runtimes read files that end in .json and .yaml only.
-        let new = path.with_extension("new");
         // Runtimes execute the hook as root, so no umask may make the file or its folder writable
         // for others.
         let written = folders::create_public(folder).and_then(|()| {
-            let mut options = OpenOptions::new();
-            let mut file =
-                options.write(true).create(true).truncate(true).mode(0o644).open(&new)?;
-            serde_json::to_writer_pretty(&mut file, self)?;
-            file.write_all(b"\n")?;
-            std::fs::rename(&new, &path)
+            replace(&path, |mut file| {
+                serde_json::to_writer_pretty(file, self)?;
+                file.write_all(b"\n")
+            })
         });
         written.with_context(|| format!("cannot write {}", path.display()))?;
         Ok(path)

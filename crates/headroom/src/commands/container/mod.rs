@@ -6,6 +6,9 @@ mod link;
 mod remove;
 mod waydroid;
 
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use anyhow::Context;
@@ -32,6 +35,16 @@ pub fn container(globals: &Globals, command: &ContainerCommand) -> anyhow::Resul
             None => link::link(std::io::stdin().lock(), devices),
         },
     }
+}
+
+/// Replaces a file, which container runtimes may read at any time: they find the old one or the new
+/// one. Those of CDI read names that end in .json and .yaml only.
+fn replace(path: &Path, write: impl FnOnce(&File) -> io::Result<()>) -> io::Result<()> {
+    let new = path.with_extension("new");
+    // A link that somebody has put there is not followed.
+    let _ = std::fs::remove_file(&new);
+    write(&OpenOptions::new().write(true).create_new(true).mode(0o644).open(&new)?)?;
+    std::fs::rename(new, path)
 }
 
 /// Result of `container cdi`.

@@ -1,7 +1,6 @@
 //! `headroom container waydroid NAME`: the LXC configuration that waydroid has written gets the
 //! folder of a bus instead of single device files, which can be opened once only.
 
-use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -9,7 +8,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail, ensure};
 use serde::Serialize;
 
-use super::bus::Bus;
+use super::bus::{self, Bus};
+use super::replace;
 use crate::arguments::Globals;
 use crate::helpers::output::{self, printable};
 
@@ -39,10 +39,10 @@ pub fn waydroid(globals: &Globals, name: &str, config: &Path) -> anyhow::Result<
     })?;
     let hook = std::env::current_exe().context("cannot find our own executable")?;
     // Before a daemon is started for nothing.
-    rewrite(&old, Path::new(""), &hook).with_context(|| config.display().to_string())?;
+    let new =
+        rewrite(&old, &bus::folder(name), &hook).with_context(|| config.display().to_string())?;
     let bus = Bus::find_or_start(name)?;
-    let new = rewrite(&old, &bus.folder, &hook)?;
-    replace(config, &new).with_context(|| format!("cannot write {}", config.display()))?;
+    rewrite_file(config, &new).with_context(|| format!("cannot write {}", config.display()))?;
     let links = link_devices(Path::new("/dev"), &bus.folder)?;
     let report = Report { bus: bus.folder, config: config.to_owned(), links };
     output::print_as(globals.format(), &report, || {
@@ -66,11 +66,7 @@ fn rewrite(old: &str, bus: &Path, hook: &Path) -> anyhow::Result<String> {
     );
     let (ours, others): (Vec<&str>, Vec<&str>) = old.lines().partition(|line| is_replaced(line));
     ensure!(!ours.is_empty(), "no mount of a binder device: this is no config_nodes of waydroid's");
-    let mut new = String::new();
-    for line in others {
-        new += line;
-        new.push('\n');
-    }
+    let mut new: String = others.iter().map(|line| format!("{line}\n")).collect();
     new += &format!("{MOUNT} = {} {FOLDER} none bind,create=dir 0 0\n", bus.display());
     new += &format!("{HOOK} = {hook} {LINK}\n");
     Ok(new)
@@ -90,16 +86,13 @@ fn is_replaced(line: &str) -> bool {
     }
 }
 
-/// Replaces the file at once, so that a container that starts now has the one or the other.
-fn replace(path: &Path, text: &str) -> std::io::Result<()> {
+/// Replaces the file, with its permissions.
+fn rewrite_file(path: &Path, text: &str) -> std::io::Result<()> {
     let permissions = std::fs::metadata(path)?.permissions();
-    let new = path.with_extension("new");
-    // A link that somebody has put there is not followed.
-    let _ = std::fs::remove_file(&new);
-    let mut file = File::create_new(&new)?;
-    file.set_permissions(permissions)?;
-    file.write_all(text.as_bytes())?;
-    std::fs::rename(new, path)
+    replace(path, |mut file| {
+        file.set_permissions(permissions)?;
+        file.write_all(text.as_bytes())
+    })
 }
 
 /// Links the devices in `dev` that do not exist; waydroid looks for them there before it starts.
@@ -183,7 +176,7 @@ lxc.hook.mount = /usr/bin/headroom container link
         let elsewhere = folder.path().join("elsewhere");
         std::fs::write(&elsewhere, "another's").unwrap();
         symlink(&elsewhere, path.with_extension("new")).unwrap();
-        replace(&path, "new\n").unwrap();
+        rewrite_file(&path, "new\n").unwrap();
         assert_eq!(std::fs::read_to_string(&elsewhere).unwrap(), "another's");
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "new\n");
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
