@@ -276,18 +276,21 @@ impl Peer {
             write_buffer: self.arena().place(&stream),
             ..BinderWriteRead::default()
         };
+        self.call(libc::SYS_ioctl, self.write_read(&bwr)).map(drop)
+    }
+
+    /// Arguments of an `ioctl(BINDER_WRITE_READ)`; the third is the address of its argument.
+    fn write_read(&self, bwr: &BinderWriteRead) -> [u64; 6] {
         let at = self.arena().place(bwr.as_bytes());
-        let arguments = [self.fd() as u64, BINDER_WRITE_READ.into(), at, 0, 0, 0];
-        self.call(libc::SYS_ioctl, arguments).map(drop)
+        [self.fd() as u64, BINDER_WRITE_READ.into(), at, 0, 0, 0]
     }
 
     /// Starts a `BINDER_WRITE_READ` with this argument.
     pub fn start_bwr(&self, bwr: BinderWriteRead) -> Outcome {
         assert!(bwr.read_size <= Arena::returns_len() as u64 || bwr.read_buffer == 0);
-        let at = self.arena().place(bwr.as_bytes());
-        let arguments = [self.fd() as u64, BINDER_WRITE_READ.into(), at, 0, 0, 0];
+        let arguments = self.write_read(&bwr);
         self.process.order(self.thread, Order::Call(libc::SYS_ioctl, arguments))?;
-        *self.pending.borrow_mut() = Some(Pending { bwr: at, early: None });
+        *self.pending.borrow_mut() = Some(Pending { bwr: arguments[2], early: None });
         Ok(())
     }
 
