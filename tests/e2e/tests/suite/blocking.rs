@@ -1,6 +1,7 @@
 //! Waiting: blocking and nonblocking reads, poll, signals, stops, kills, threads that exit.
 
 use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Once};
@@ -90,20 +91,14 @@ fn poll_and_epoll_wake_when_work_comes_and_not_before(bus: &Bus) {
     let interest = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
     let data = epoll::EventData::new_u64(42);
     epoll::add(&interest, &server, data, epoll::EventFlags::IN).unwrap();
-    let epoll_wait = |patience: Duration| {
-        let mut events = [MaybeUninit::uninit(); 4];
-        let timeout = patience.try_into().unwrap();
-        let (ready, _) = epoll::wait(&interest, &mut events, Some(&timeout)).unwrap();
-        ready.iter().map(|event| event.data.u64()).collect::<Vec<_>>()
-    };
-    while !epoll_wait(Duration::from_millis(50)).is_empty() {
+    while !epoll_wait(&interest, Duration::from_millis(50)).is_empty() {
         read_until_quiet(&server, &mut session);
     }
 
     for round in 0..20 {
         let mut caller = peer(bus, &["call", "manager"]);
         if round % 2 == 0 {
-            assert_eq!(epoll_wait(wait::PATIENCE), [42], "round {round}");
+            assert_eq!(epoll_wait(&interest, wait::PATIENCE), [42], "round {round}");
         } else {
             let ready = server.poll(PollFlags::IN, wait::PATIENCE).unwrap();
             assert!(ready.contains(PollFlags::IN), "round {round}");
@@ -160,6 +155,14 @@ fn read_until_quiet(client: &Client, session: &mut Session<'_>) {
     }
 }
 
+/// Data of the descriptors that are ready.
+fn epoll_wait(interest: &OwnedFd, patience: Duration) -> Vec<u64> {
+    let mut events = [MaybeUninit::uninit(); 4];
+    let timeout = patience.try_into().unwrap();
+    let (ready, _) = epoll::wait(interest, &mut events, Some(&timeout)).unwrap();
+    ready.iter().map(|event| event.data.u64()).collect()
+}
+
 /// As with the kernel's driver: the waiter's own thread is new, so it finds the device readable.
 fn a_thread_exit_ioctl_wakes_who_waits_in_the_threads_epoll_set(bus: &Bus) {
     let client = open(bus);
@@ -167,21 +170,16 @@ fn a_thread_exit_ioctl_wakes_who_waits_in_the_threads_epoll_set(bus: &Bus) {
     read_until_quiet(&client, &mut session);
     let interest = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
     epoll::add(&interest, &client, epoll::EventData::new_u64(1), epoll::EventFlags::IN).unwrap();
-    let epoll_wait = |patience: Duration| {
-        let mut events = [MaybeUninit::uninit(); 1];
-        let timeout = patience.try_into().unwrap();
-        epoll::wait(&interest, &mut events, Some(&timeout)).unwrap().0.len()
-    };
     // A fork in another test closes a copy of the descriptor, which makes the device readable once.
     for _ in 0..20 {
-        while epoll_wait(Duration::from_millis(50)) != 0 {
+        while !epoll_wait(&interest, Duration::from_millis(50)).is_empty() {
             read_until_quiet(&client, &mut session);
         }
         let (report, tid) = channel();
         let (waits, woken) = thread::scope(|scope| {
             let waiter = scope.spawn(|| {
                 report.send(own_tid()).unwrap();
-                epoll_wait(wait::PATIENCE)
+                epoll_wait(&interest, wait::PATIENCE)
             });
             let (tid, mut asleep) = (tid.recv().unwrap(), 0);
             let waits = wait::until(wait::PATIENCE, || {
@@ -193,7 +191,7 @@ fn a_thread_exit_ioctl_wakes_who_waits_in_the_threads_epoll_set(bus: &Bus) {
             }
             (waits, waiter.join().unwrap())
         });
-        assert_eq!(woken, 1, "nobody wakes it");
+        assert_eq!(woken, [1], "nobody wakes it");
         if waits == Some(true) {
             return;
         }
