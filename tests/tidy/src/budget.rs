@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
+/// First lines of the file.
+const HEADER: &str = "# What each crate has at most, and excess that is there already and may only \
+                      shrink; see src/budget.rs.\n\n";
 /// Lines by which a crate may be below its budget before the budget has to be lowered, percent.
 const SLACK_PERCENT: usize = 3;
 /// Fields of a struct at most.
@@ -12,7 +15,7 @@ const MAX_FIELDS: usize = 15;
 const MAX_FILES: usize = 2;
 
 /// Counts, or their limits. Keys are names of crates, or `crate/Type`.
-#[derive(Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Budget {
     /// Lines of production code of a crate.
@@ -76,23 +79,8 @@ impl Budget {
     }
 
     /// The budget as its file has it.
-    pub fn text(&self) -> String {
-        let mut text = "# What each crate has at most, and excess that is there already and may \
-                        only shrink; see src/budget.rs.\n"
-            .to_owned();
-        let tables = [
-            ("lines", &self.lines),
-            ("fields", &self.fields),
-            ("impl-files", &self.impl_files),
-            ("names", &self.names),
-        ];
-        for (name, table) in tables {
-            text += &format!("\n[{name}]\n");
-            for (key, count) in table {
-                text += &format!("\"{key}\" = {count}\n");
-            }
-        }
-        text
+    pub fn text(&self) -> Result<String, toml::ser::Error> {
+        Ok(HEADER.to_owned() + &toml::to_string(self)?)
     }
 }
 
@@ -130,6 +118,6 @@ mod tests {
     #[test]
     fn the_text_is_read_as_it_was_written() {
         let budget = budget(100, 20);
-        assert_eq!(toml::from_str::<Budget>(&budget.text()).unwrap(), budget);
+        assert_eq!(toml::from_str::<Budget>(&budget.text().unwrap()).unwrap(), budget);
     }
 }

@@ -20,7 +20,7 @@ fn main() -> Result<ExitCode> {
     let path = Path::new(HERE).join("budget.toml");
     let found = count(&crates)?.keep_excess();
     if std::env::args().nth(1).as_deref() == Some("--write") {
-        std::fs::write(&path, found.text()).context("cannot write budget.toml")?;
+        std::fs::write(&path, found.text()?).context("cannot write budget.toml")?;
         return Ok(ExitCode::SUCCESS);
     }
     let text = std::fs::read_to_string(&path).context("cannot read budget.toml")?;
@@ -37,7 +37,6 @@ fn count(crates: &Path) -> Result<Budget> {
     let mut found = Budget::default();
     for folder in entries(crates)? {
         let name = name_of(&folder);
-        let mut implemented: BTreeMap<String, usize> = BTreeMap::new();
         for source in production(&folder.join("src"))? {
             *found.lines.entry(name.clone()).or_default() += source.lines;
             let key = |of: &str| format!("{name}/{of}");
@@ -49,10 +48,9 @@ fn count(crates: &Path) -> Result<Budget> {
                 *found.names.entry(key(of)).or_default() += 1;
             }
             for of in &source.implemented {
-                *implemented.entry(key(of)).or_default() += 1;
+                *found.impl_files.entry(key(of)).or_default() += 1;
             }
         }
-        found.impl_files.extend(implemented);
     }
     Ok(found)
 }

@@ -99,11 +99,9 @@ struct Visitor {
 
 impl<'ast> Visit<'ast> for Visitor {
     fn visit_item(&mut self, item: &'ast syn::Item) {
-        let attributes = attributes(item);
-        if attributes.iter().any(is_of_tests) {
-            let start = attributes.iter().map(|one| one.span().start().line).min();
-            let lines = of(item.span());
-            self.tests.push(start.unwrap_or(*lines.start()).min(*lines.start())..=*lines.end());
+        if attributes(item).iter().any(is_of_tests) {
+            // With its attributes.
+            self.tests.push(of(item.span()));
             if let syn::Item::Mod(module) = item
                 && module.content.is_none()
             {
