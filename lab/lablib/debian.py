@@ -18,13 +18,10 @@ def get() -> Path:
 
 
 def build(image: Path) -> None:
-    """Runs mmdebstrap, then makes the file system from the tree."""
+    """Installs the packages, then makes the file system from the tree."""
     with tempfile.TemporaryDirectory(dir=image.parent, prefix="tree.") as scratch:
         tree = Path(scratch) / "root"
-        rootfs.command(
-            "mmdebstrap", "--quiet", "--variant=important", f"--include={','.join(PACKAGES)}", "--architectures=amd64",
-            SUITE, str(tree), *rootfs.sources((SUITE,)),
-        )
+        rootfs.install(tree, PACKAGES, (SUITE,), ("--variant=important",))
         for unit in MASKED:
             (tree / "etc/systemd/system" / unit).symlink_to("/dev/null")
         (tree / "etc/machine-id").write_text("0" * 31 + "2\n", encoding="utf-8")

@@ -15,13 +15,10 @@ def get() -> Path:
 
 
 def build(image: Path) -> None:
-    """Runs mmdebstrap, then makes the file system from the tree."""
+    """Installs the packages, then makes the file system from the tree."""
     with tempfile.TemporaryDirectory(dir=image.parent, prefix="tree.") as scratch:
         tree = Path(scratch) / "root"
-        rootfs.command(
-            "mmdebstrap", "--quiet", "--variant=apt", f"--include={','.join(PACKAGES)}", "--architectures=amd64",
-            "--dpkgopt=path-exclude=/usr/share/man/*", "--dpkgopt=path-exclude=/usr/share/doc/*", rootfs.SUITE, str(tree),
-            *rootfs.sources(rootfs.SUITES),
-        )
+        options = ("--variant=apt", *(f"--dpkgopt=path-exclude=/usr/share/{folder}/*" for folder in ("man", "doc")))
+        rootfs.install(tree, PACKAGES, rootfs.SUITES, options)
         (tree / "etc/fstab").write_text("", encoding="utf-8")
         rootfs.make_ext4(tree, image)

@@ -1,5 +1,6 @@
 """A kernel line (6.1, 6.12, 7.x) becomes a directory: vmlinux, config, modules, what it came from."""
 
+import contextlib
 import json
 import re
 import shutil
@@ -8,6 +9,7 @@ import tempfile
 from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
+from typing import Iterator
 
 from . import cache, rust_driver, vmlinux
 from .apt import SUITES, Apt
@@ -76,15 +78,15 @@ class Kernel:
 
 
 def get(line: str, arch: Arch = AMD64, update: bool = False) -> Kernel:
-    """The kernel of that line, downloaded and unpacked on first use."""
+    """The kernel of that line, downloaded and unpacked, or built, on first use."""
     if line not in CHOICES:
         raise LabError(f"unknown kernel {line!r}: one of {', '.join(CHOICES)}")
-    if line == RUST:
-        return get_rust(arch, update)
     with cache.lock(f"kernel-{arch.label(line)}"):
         known = cached(line, arch)
         if known and not update:
             return known
+        if line == RUST:
+            return build_rust(arch)
         with cache.lock("apt"):
             apt = Apt(arch, SUITES_OF.get(line, SUITES))
             apt.update(force=update)
@@ -94,21 +96,23 @@ def get(line: str, arch: Arch = AMD64, update: bool = False) -> Kernel:
         return unpack(apt, line, arch, packages)
 
 
-def get_rust(arch: Arch, update: bool) -> Kernel:
-    """The kernel with the driver in Rust, built on first use."""
+def build_rust(arch: Arch) -> Kernel:
+    """Builds the kernel with the driver in Rust."""
     if arch is not AMD64:
         raise LabError(f"the kernel with binder's driver in Rust is built for {AMD64.name} only")
-    with cache.lock(f"kernel-{RUST}"):
-        known = cached(RUST)
-        if known and not update:
-            return known
-        home = cache.root() / "kernels"
-        home.mkdir(exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=home, prefix=f"{RUST}.new.") as scratch:
-            kept = Path(scratch) / "kept"
-            kept.mkdir()
-            record = {"line": RUST, "flavour": arch.name, **rust_driver.build(kept)}
-            return settle(kept, record)
+    with new_directory(RUST) as (tree, kept):
+        return settle(kept, {"line": RUST, "flavour": arch.name, **rust_driver.build(tree, kept)})
+
+
+@contextlib.contextmanager
+def new_directory(label: str) -> Iterator[tuple[Path, Path]]:
+    """A place for the tree that a kernel is taken from, and its directory, which `settle` puts into its place; else both are deleted."""
+    home = cache.root() / "kernels"
+    home.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=home, prefix=f"{label}.new.") as scratch:
+        kept = Path(scratch) / "kept"
+        kept.mkdir()
+        yield Path(scratch) / "tree", kept
 
 
 def settle(kept: Path, record: dict) -> Kernel:
@@ -150,13 +154,9 @@ def resolve(apt: Apt, line: str, arch: Arch) -> dict[str, str]:
 
 def unpack(apt: Apt, line: str, arch: Arch, packages: dict[str, str]) -> Kernel:
     """Downloads and unpacks, keeps what the lab needs, drops the rest."""
-    home = cache.root() / "kernels"
-    home.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=home, prefix=f"{arch.label(line)}.new.") as scratch:
-        tree, kept = Path(scratch) / "tree", Path(scratch) / "kept"
-        kept.mkdir()
+    with new_directory(arch.label(line)) as (tree, kept):
         for name, version in packages.items():
-            deb = apt.download(name, version, Path(scratch))
+            deb = apt.download(name, version, kept.parent)
             subprocess.run(["dpkg-deb", "-x", deb, tree], check=True)
         builtin = [*tree.glob("lib/modules/*/modules.builtin"), *tree.glob("usr/lib/modules/*/modules.builtin")]
         images = list(tree.glob("boot/vmlinuz-*")) + list(tree.glob("usr/lib/modules/*/vmlinuz"))

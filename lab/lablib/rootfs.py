@@ -70,18 +70,20 @@ def packages() -> dict[str, str]:
 
 
 def build(image: Path) -> dict[str, str]:
-    """Runs mmdebstrap, then makes the file system from the tree; returns the versions installed."""
+    """Builds the image; returns the versions installed."""
+    options = ("--variant=apt", *(f"--dpkgopt=path-exclude=/usr/share/{folder}/*" for folder in ("man", "doc", "locale")))
     with tempfile.TemporaryDirectory(dir=image.parent, prefix="tree.") as scratch:
         tree = Path(scratch) / "root"
-        command(
-            "mmdebstrap", "--quiet", "--variant=apt", f"--include={','.join(PACKAGES)}", "--architectures=amd64",
-            "--dpkgopt=path-exclude=/usr/share/man/*", "--dpkgopt=path-exclude=/usr/share/doc/*",
-            "--dpkgopt=path-exclude=/usr/share/locale/*", SUITE, str(tree), *sources(SUITES),
-        )
+        installed = install(tree, PACKAGES, SUITES, options)
         settle(tree)
-        admin = f"--admindir={tree}/var/lib/dpkg"
-        listing = command("dpkg-query", admin, "-W", "-f", "${Package} ${Version}\n", *PACKAGES)
         make_ext4(tree, image)
+    return installed
+
+
+def install(tree: Path, packages: tuple[str, ...], suites: tuple[str, ...], options: tuple[str, ...]) -> dict[str, str]:
+    """Installs packages and what they need from the suites, of which the first is the system's, into a new tree; returns their versions."""
+    command("mmdebstrap", "--quiet", f"--include={','.join(packages)}", "--architectures=amd64", *options, suites[0], str(tree), *sources(suites))
+    listing = command("dpkg-query", f"--admindir={tree}/var/lib/dpkg", "-W", "-f", "${Package} ${Version}\n", *packages)
     return dict(line.split() for line in listing.splitlines())
 
 

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import tempfile
 from pathlib import Path
 
 from . import rootfs
@@ -33,24 +32,20 @@ llvm-strip -g -o stripped vmlinux
 """
 
 
-def build(target: Path) -> dict[str, object]:
-    """Fills `target` as a kernel's directory; returns its record without the flavour. It takes 10 to 25 minutes on two CPUs."""
+def build(tree: Path, target: Path) -> dict[str, object]:
+    """Builds in a new tree and fills `target` as a kernel's directory; returns its release and packages. It takes 10 to 25 minutes on two CPUs."""
     if os.geteuid() != 0:
         raise LabError("building the kernel with binder's driver in Rust needs root: run sudo -E lab/build --rust-driver once")
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix="tree.") as scratch:
-        tree = Path(scratch) / "root"
-        rootfs.command(
-            "mmdebstrap", "--quiet", "--variant=minbase", f"--include={','.join([SOURCE, *COMPILERS, *TOOLS])}",
-            # A mirror's index of this suite may be some weeks old.
-            '--aptopt=Acquire::Check-Valid-Until "false"', SUITE, str(tree), *rootfs.sources((SUITE,)),
-        )
-        shutil.copy(CONFIG, tree)
-        (tree / "build-kernel").write_text(SCRIPT, encoding="utf-8")
-        # objtool reads the limit of its stack in /proc.
-        rootfs.command("unshare", "--mount", "--pid", "--fork", f"--mount-proc={tree}/proc", "chroot", str(tree), "sh", "/build-kernel")
-        made = tree / "build"
-        (target / "modules").mkdir()
-        for source, name in [("stripped", "vmlinux"), (".config", "config"), ("modules.builtin", "modules/modules.builtin")]:
-            shutil.move(made / source, target / name)
-        listing = rootfs.command("dpkg-query", f"--admindir={tree}/var/lib/dpkg", "-W", "-f", "${Package} ${Version}\n", SOURCE, *COMPILERS)
-        return {"release": (made / "release").read_text("utf-8").strip(), "packages": dict(line.split() for line in listing.splitlines())}
+    # A mirror's index of this suite may be some weeks old.
+    options = ("--variant=minbase", '--aptopt=Acquire::Check-Valid-Until "false"')
+    installed = rootfs.install(tree, (SOURCE, *COMPILERS, *TOOLS), (SUITE,), options)
+    shutil.copy(CONFIG, tree)
+    (tree / "build-kernel").write_text(SCRIPT, encoding="utf-8")
+    # objtool reads the limit of its stack in /proc.
+    rootfs.command("unshare", "--mount", "--pid", "--fork", f"--mount-proc={tree}/proc", "chroot", str(tree), "sh", "/build-kernel")
+    made = tree / "build"
+    (target / "modules").mkdir()
+    for source, name in [("stripped", "vmlinux"), (".config", "config"), ("modules.builtin", "modules/modules.builtin")]:
+        shutil.move(made / source, target / name)
+    packages = {name: installed[name] for name in (SOURCE, *COMPILERS)}
+    return {"release": (made / "release").read_text("utf-8").strip(), "packages": packages}

@@ -89,7 +89,7 @@ ARM64_BENCHMARKED = [Guest("6.12", ARM64), Guest("6.12", ARM64_16K)]
 # Older than what is supported: what works without the features of later kernels.
 OLDEST_GUESTS = [Guest("5.10")]
 # Without a driver of its own: the machine that needs ours most.
-CLOUD_GUEST = Guest("6.12", CLOUD)
+CLOUD_GUESTS = [Guest("6.12", CLOUD)]
 # Differences of our driver, beside those on every kernel. 5.10 lacks the same features as 6.1.
 DIFFERENCES_OF_LINE = {"5.10": "known-differences-6.1.toml", "6.1": "known-differences-6.1.toml"}
 # Features that the daemons do without, and the first kernel that has each, which `doctor` names. The notifier needs atomic BPF
