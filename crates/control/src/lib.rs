@@ -45,6 +45,8 @@ pub const OOMD_SOCKET: &str = "/run/headroom/oomd.sock";
 pub const PINS_FOLDER: &str = "/sys/fs/bpf/headroom";
 /// Folder of the decisions of `headroom-oomd`.
 pub const STATE_FOLDER: &str = "/var/lib/headroom";
+/// File with the limits of headroom-oomd in the folder of its socket.
+pub const LIMITS_FILE: &str = "limits";
 /// Default control socket of `headroom-binderd`.
 pub const BINDERD_SOCKET: &str = "/run/headroom/binderd.sock";
 

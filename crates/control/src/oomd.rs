@@ -1,7 +1,6 @@
 //! Requests to `headroom-oomd`, its replies and events.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 use owners::Uid;
 use serde::{Deserialize, Serialize};
@@ -118,12 +117,6 @@ pub enum Request {
         /// Maximum number of records.
         last: u32,
     },
-    /// Replaces the daemon's program, with its limits in force and its kills in flight. Root only.
-    Upgrade {
-        /// An absolute path; `None`: the file that the running program was started from, or the one
-        /// that has replaced it.
-        program: Option<PathBuf>,
-    },
 }
 
 /// A reply.
@@ -171,18 +164,6 @@ pub enum Reply {
     Event(Event),
     /// To [`Request::Explain`].
     Explained(Explanation),
-    /// To [`Request::Upgrade`], by the new program.
-    Upgraded {
-        /// Crate version of the previous program.
-        from: String,
-        /// Crate version of the new program.
-        to: String,
-        /// Kills in flight that were taken over.
-        kills: u32,
-        /// How long no event was handled, microseconds. The kernel's part of the limits goes on
-        /// meanwhile.
-        pause_us: u64,
-    },
     /// The request was refused or failed.
     Error {
         /// Object, fact and remedy, for the user.

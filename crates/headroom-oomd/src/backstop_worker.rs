@@ -20,8 +20,6 @@ struct Pending {
     of_user: BTreeMap<Uid, Option<Backstop>>,
     /// Why the last one could not be set.
     failure: Option<String>,
-    /// The program of the service manager runs.
-    running: bool,
     end: bool,
 }
 
@@ -59,12 +57,6 @@ impl BackstopWorker {
         self.shared.changed.notify_one();
     }
 
-    /// Whether a backstop is being set or is to be set.
-    pub fn is_busy(&self) -> bool {
-        let pending = self.shared.pending();
-        pending.running || !pending.of_user.is_empty()
-    }
-
     /// The current degradation as a sentence.
     pub fn degraded(&self) -> Option<String> {
         self.shared.pending().failure.clone()
@@ -91,14 +83,12 @@ fn run(shared: &Shared, program: &str) {
             }
             pending = shared.changed.wait(pending).unwrap_or_else(PoisonError::into_inner);
         };
-        pending.running = true;
         drop(pending);
         let failure = set(program, uid, backstop).err();
         if let Some(failure) = &failure {
             tracing::warn!(%uid, "{failure}");
         }
-        let mut pending = shared.pending();
-        (pending.failure, pending.running) = (failure, false);
+        shared.pending().failure = failure;
     }
 }
 

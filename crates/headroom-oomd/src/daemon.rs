@@ -15,11 +15,10 @@ use rustix::io::Errno;
 use crate::account_ref::{of_ref, to_ref};
 use crate::clock::until;
 use crate::leases::Leases;
-use crate::log::Log;
+use crate::limits_file::LimitsFile;
 use crate::oom::{OomManager, control as oom_control};
 use crate::reload::Reload;
 use crate::requests::Requests;
-use crate::upgrade::Parts;
 use crate::watchdog::Pulse;
 
 /// Values of `epoll_event.data`.
@@ -33,7 +32,7 @@ const NAMES: u64 = 6;
 
 /// The parts that the event loop serves. They are dropped in this order: the sockets close before
 /// the limits end.
-pub struct Daemon<'a> {
+pub struct Daemon {
     /// The lease socket and its clients.
     pub leases: Leases,
     /// The control socket.
@@ -48,14 +47,14 @@ pub struct Daemon<'a> {
     pub manager: ServiceManager,
     /// The configuration.
     pub reload: Reload,
-    /// The log, which is written before another program is executed.
-    pub log: &'a Log,
+    /// The file of limits for the next daemon.
+    pub limits: LimitsFile,
 }
 
-impl Daemon<'_> {
+impl Daemon {
     /// Runs until a signal terminates the daemon.
     pub fn run(&mut self) -> anyhow::Result<()> {
-        let Self { leases, server, oom, signals, pulse, manager, reload, log } = self;
+        let Self { leases, server, oom, signals, pulse, manager, reload, limits } = self;
         let mut requests = Requests::inherit(oom);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).context("cannot make epoll")?;
         let fds = [
@@ -76,6 +75,7 @@ impl Daemon<'_> {
                 oom.next_deadline_ns(),
                 leases.next_deadline_ns(),
                 requests.next_deadline_ns(),
+                limits.next_deadline_ns(oom),
                 Some(reload.next_deadline_ns()).filter(|ns| *ns != u64::MAX),
             ];
             let timeout = deadlines.into_iter().flatten().min().map(until);
@@ -123,7 +123,7 @@ impl Daemon<'_> {
             // Runs after the control requests, since they may have changed limits.
             leases.dispatch(oom);
             publish(oom, server);
-            requests.upgrade(Parts { oom, server, leases, log });
+            limits.follow(oom);
         }
     }
 }

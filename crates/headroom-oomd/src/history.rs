@@ -12,7 +12,7 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use control::oomd::{AccountKind, Outcome, Why};
+use control::oomd::{AccountKind, Why};
 use headroom_linux::folders;
 
 use crate::partition::Partitioned;
@@ -62,13 +62,7 @@ impl History {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Partitioned::new(KEPT),
             Err(e) => return Err(e),
         };
-        let history = Self::replace(folder, kept.clone())?;
-        Ok((history, kept))
-    }
-
-    /// Replaces the existing file by these decisions, and appends to it from now on.
-    pub fn replace(folder: &Path, kept: Partitioned) -> io::Result<Self> {
-        let path = folder.join(NAME);
+        let before = kept.clone();
         let (lines, queue) = sync_channel(QUEUE);
         let thread = std::thread::Builder::new()
             .name("history".into())
@@ -82,7 +76,7 @@ impl History {
                     );
                 }
             })?;
-        Ok(Self { lines, thread: Some(thread) })
+        Ok((Self { lines, thread: Some(thread) }, before))
     }
 
     /// Appends a decision or its new state. Never blocks.
@@ -130,9 +124,6 @@ fn read(file: File, most: usize) -> Partitioned {
         }
     }
     for why in found.iter_mut() {
-        if why.outcome == Outcome::Dying {
-            why.outcome = Outcome::Unknown;
-        }
         // Records of earlier versions lack the kind of the account.
         if why.group.is_some() {
             why.account.kind = AccountKind::Group;
@@ -201,7 +192,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use control::Uid;
-    use control::oomd::AccountRef;
+    use control::oomd::{AccountRef, Outcome};
     use test_support::decision;
 
     use super::*;
@@ -224,7 +215,7 @@ mod tests {
         history.write(&why(2, Outcome::Dying));
         history.write(&why(1, back()));
         drop(history);
-        let expected = [why(1, back()), why(2, Outcome::Unknown)];
+        let expected = [why(1, back()), why(2, Outcome::Dying)];
         for _ in 0..2 {
             let (_history, before) = History::open(&state).unwrap();
             assert!(before.iter().eq(&expected));

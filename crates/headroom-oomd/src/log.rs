@@ -26,13 +26,11 @@ use crate::notifications::kill_log::MESSAGE_IDS;
 
 /// Capacity of the queue to the thread, lines.
 const QUEUE: usize = 1024;
-/// Timeout for writing the last lines at exit, or before another program is executed.
+/// Timeout for writing the last lines at exit.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 enum Message {
     Line(Vec<u8>),
-    /// All earlier lines are written when the sender is dropped.
-    Flush(SyncSender<()>),
     End,
 }
 
@@ -102,14 +100,6 @@ impl Log {
         }
         Ok(Self { lines, thread: Some(thread) })
     }
-
-    /// Waits until the lines so far are written, up to a limit.
-    pub fn flush(&self) {
-        let (written, flushed) = sync_channel(0);
-        if self.lines.try_send(Message::Flush(written)).is_ok() {
-            let _ = flushed.recv_timeout(PATIENCE);
-        }
-    }
 }
 
 /// systemd has connected standard error to the journal (`$JOURNAL_STREAM`, systemd.exec(5)), and
@@ -142,10 +132,6 @@ fn write_lines(queue: &Receiver<Message>, lost: &AtomicU64) {
     loop {
         let line = match queue.recv() {
             Ok(Message::Line(line)) => line,
-            Ok(Message::Flush(written)) => {
-                drop(written);
-                continue;
-            }
             Ok(Message::End) | Err(_) => return,
         };
         let mut out = PlainWriter(io::stderr().lock());

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Parser;
-use control::{BINDERD_SOCKET, OOMD_SOCKET, PINS_FOLDER, STATE_FOLDER, check_free};
+use control::{BINDERD_SOCKET, OOMD_SOCKET, PINS_FOLDER, STATE_FOLDER, Server, check_free};
 use headroom_daemon::message::plain;
 use headroom_daemon::privileges::{self, PrivilegeError};
 use headroom_daemon::signals::Signal;
@@ -16,17 +16,16 @@ use headroom_oomd::config::{Config, Files, ordinary_users};
 use headroom_oomd::daemon::Daemon;
 use headroom_oomd::history::History;
 use headroom_oomd::leases::Leases;
+use headroom_oomd::limits_file::LimitsFile;
 use headroom_oomd::log::Log;
 use headroom_oomd::names::{Keep, Names};
 use headroom_oomd::notifications::queue::NotificationQueue;
-use headroom_oomd::oom::reconfigure::Before;
-use headroom_oomd::oom::{AfterExit, OomManager, TakenOver, control as oom_control, reconfigure};
+use headroom_oomd::oom::{AfterExit, OomManager, control as oom_control, reconfigure};
 use headroom_oomd::per_cpu_lists::PerCpuLists;
-use headroom_oomd::records::{Records, SavedRecords};
+use headroom_oomd::records::Records;
 use headroom_oomd::reload::Reload;
 use headroom_oomd::self_test::SelfTest;
 use headroom_oomd::shrink::Shrinker;
-use headroom_oomd::upgrade::{self, Listening, Resumed};
 use headroom_oomd::usage::UsageWorker;
 use headroom_oomd::victim_details::VictimDetails;
 use headroom_oomd::watchdog::{self, Finding, Pulse};
@@ -74,13 +73,6 @@ struct Arguments {
     /// Print the effective configuration as JSON and exit; `headroom config check` prints text
     #[arg(long)]
     check_config: bool,
-    /// Verify the state in standard input and exit; used by `headroom oom upgrade`
-    #[arg(long)]
-    check_state: bool,
-    /// Continue with the state and the descriptors of the program that was replaced; used by
-    /// `headroom oom upgrade`
-    #[arg(long, value_name = "FD")]
-    resume: Option<i32>,
     /// Source of memory events
     #[arg(long, value_enum, default_value_t)]
     notifier: watching::Wanted,
@@ -165,20 +157,10 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     if arguments.check_config {
         return print_config(&reload.settle(CHECK_PATIENCE)?, arguments);
     }
-    if arguments.check_state {
-        return upgrade::check_state(arguments.notifier);
-    }
-    let resumed = arguments.resume.map(upgrade::resume).transpose()?;
-    let (taken_over, saved, sockets) = match resumed {
-        Some(Resumed { oom, records, sockets }) => (oom, Some(records), Some(sockets)),
-        None => (TakenOver::default(), None, None),
-    };
-    let log = Log::start().context("cannot start the log thread")?;
+    let _log = Log::start().context("cannot start the log thread")?;
     // Checked before anything is killed. The socket itself is bound last, as the sign that limits
     // are in force.
-    if sockets.is_none() {
-        check_free(&arguments.socket)?;
-    }
+    check_free(&arguments.socket)?;
 
     let (manager, warning) = ServiceManager::from_environment();
     degraded.extend(warning);
@@ -188,13 +170,15 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     degraded.extend(chosen.degraded);
     let (reaper, pulse) = start_threads(&manager, &mut degraded)?;
 
-    let (records, problem) = open_records(arguments, saved);
+    let (records, problem) = open_records(arguments);
     degraded.extend(problem);
     let (ordinary, problem) = match ordinary_users::ordinary(&arguments.login_defs) {
         Ok(uids) => (uids, None),
         Err(warning) => (ordinary_users::ORDINARY, Some(warning)),
     };
     degraded.extend(problem);
+    let limits = LimitsFile::open(arguments.socket.parent().unwrap_or(Path::new(".")));
+    let (limits, filed) = limits.context("cannot start the thread for the file of limits")?;
     let shrinker = Shrinker::start(arguments.reclaimers());
     let lists = PerCpuLists::start(Path::new("/proc"));
     let mut oom = OomManager::builder(chosen.watch, reaper)
@@ -205,7 +189,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
         .victim_details(VictimDetails::start().context("cannot start the thread for details")?)
         .ordinary_users(ordinary)
         .after_exit(arguments.after_exit())
-        .take_over(taken_over)
+        .filed_limits(filed)
         .build()
         .context("cannot make epoll")?;
     oom.records_mut().notify_through(
@@ -215,24 +199,22 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     degraded.extend(run_self_test(&oom).err());
     let consequence = "under heavy swapping a kill may be late";
     degraded.extend(refused(privileges::lock_resident_memory(), consequence));
-    let before = if sockets.is_some() { Before::Upgrade } else { Before::Start };
-    degraded.extend(reconfigure::start(&mut oom, &config, before).problems);
+    degraded.extend(reconfigure::start(&mut oom, &config).problems);
     reload.notify(&config.notifications, &mut oom);
     for what in &degraded {
         tracing::warn!("degraded: {what}");
     }
     reload.started(degraded);
-    let listening = Listening::start(&arguments.socket, SOCKET_MODE, sockets)?;
-    let Listening { mut server, leases, completion } = listening;
-    let leases = Leases::start(&arguments.socket, leases, server.closers(), &mut oom)
+    let server = Server::bind(&arguments.socket, SOCKET_MODE)?;
+    let leases = Leases::start(&arguments.socket, server.closers(), &mut oom)
         .context("cannot offer leases beside the control socket")?;
     let notifier = oom_control::status(&oom, &[]).notifier;
     tracing::info!(notifier, socket = %arguments.socket.display(), "ready");
     manager.ready(&oom_control::status_line(&oom));
-    if let Some(completion) = completion {
-        completion.report(&mut server, "kills in flight", upgrade::reply);
-    }
-    Daemon { leases, server, oom, signals, pulse, manager, reload, log: &log }.run()?;
+    let mut daemon = Daemon { leases, server, oom, signals, pulse, manager, reload, limits };
+    daemon.run()?;
+    let Daemon { limits, oom, .. } = daemon;
+    limits.end(&oom, arguments.after_exit());
     match arguments.after_exit() {
         AfterExit::KeepLimits => {
             tracing::info!("stopping; the kernel keeps enforcing the limits where it can");
@@ -270,12 +252,10 @@ fn start_threads(
     Ok((reaper, pulse))
 }
 
-/// The decisions of the program before this one, or else of earlier daemons if they are kept, or
-/// why they are not.
-fn open_records(arguments: &Arguments, saved: Option<SavedRecords>) -> (Records, Option<String>) {
-    let before = saved.map(Records::continue_from);
+/// The decisions of earlier daemons if they are kept, or why they are not.
+fn open_records(arguments: &Arguments) -> (Records, Option<String>) {
     let Some(folder) = arguments.folder(arguments.state_dir.as_ref(), STATE_FOLDER) else {
-        return (before.unwrap_or_default(), None);
+        return (Records::default(), None);
     };
     let problem = |e| {
         let folder = folder.display();
@@ -284,15 +264,9 @@ fn open_records(arguments: &Arguments, saved: Option<SavedRecords>) -> (Records,
              choose another --state-dir"
         )
     };
-    match before {
-        Some(mut records) => {
-            let kept = records.keep_in(&folder);
-            (records, kept.err().map(problem))
-        }
-        None => match History::open(&folder) {
-            Ok((history, before)) => (Records::of(history, before), None),
-            Err(e) => (Records::default(), Some(problem(e))),
-        },
+    match History::open(&folder) {
+        Ok((history, before)) => (Records::of(history, before), None),
+        Err(e) => (Records::default(), Some(problem(e))),
     }
 }
 

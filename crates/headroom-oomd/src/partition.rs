@@ -21,13 +21,6 @@ impl Partitioned {
         Self { most: most.max(1), by_id: BTreeMap::new(), by_account: BTreeMap::new() }
     }
 
-    /// These decisions, as far as there is room for them.
-    pub fn of(most: usize, decisions: impl IntoIterator<Item = Why>) -> Self {
-        let mut kept = Self::new(most);
-        decisions.into_iter().for_each(|why| kept.insert(why));
-        kept
-    }
-
     /// Adds a decision, or replaces a kept one by its new state.
     pub fn insert(&mut self, why: Why) {
         let (id, account) = (why.id, why.account);

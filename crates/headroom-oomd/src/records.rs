@@ -1,12 +1,9 @@
 //! The latest decisions with their reasons, including those of earlier daemons.
 
 use std::collections::VecDeque;
-use std::io;
-use std::path::Path;
 
 use control::oomd::{AccountRef, Candidate, Counters, Event, Outcome, ProcessDetails, Why};
 use memory_ledger::AccountId;
-use serde::{Deserialize, Serialize};
 
 use crate::account_ref::to_ref;
 use crate::counters;
@@ -17,14 +14,6 @@ use crate::partition::Partitioned;
 
 /// Capacity of the queue of events, which the event loop empties in each iteration.
 const MOST_NEWS: usize = 256;
-
-/// Records in the state of an upgrade.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct SavedRecords {
-    last_id: u64,
-    counters: Counters,
-    decisions: Vec<Why>,
-}
 
 /// The latest decisions in memory.
 pub struct Records {
@@ -58,28 +47,9 @@ impl Records {
         Self { history: Some(history), last_id, kept: before, ..Self::default() }
     }
 
-    /// Continues with the records of the program before this one.
-    pub fn continue_from(saved: SavedRecords) -> Self {
-        let SavedRecords { last_id, counters, decisions } = saved;
-        let kept = Partitioned::of(KEPT, decisions);
-        Self { last_id: last_id.max(kept.last_id()), kept, counters, ..Self::default() }
-    }
-
-    /// Writes all records to a folder, in place of those in it, and appends to it from now on.
-    pub fn keep_in(&mut self, folder: &Path) -> io::Result<()> {
-        self.history = Some(History::replace(folder, self.kept.clone())?);
-        Ok(())
-    }
-
-    /// All records, for the program that continues with them.
-    pub fn save(&self) -> SavedRecords {
-        let decisions = self.kept.iter().cloned().collect();
-        SavedRecords { last_id: self.last_id, counters: self.counters.clone(), decisions }
-    }
-
-    /// Why another program cannot take the place of this one yet.
-    pub fn unfinished(&self) -> Option<&'static str> {
-        self.notifications.as_ref()?.unfinished()
+    /// Decisions of earlier daemons whose victims may not have exited yet.
+    pub fn dying(&self) -> Vec<Why> {
+        self.kept.iter().filter(|why| why.outcome == Outcome::Dying).cloned().collect()
     }
 
     /// Records a decision and assigns its id.

@@ -13,7 +13,6 @@ use crate::clock::NS_PER_MS;
 use crate::config::MAX_GRACE_S;
 use crate::oom::{OomManager, Reconfigured, control as oom_control};
 use crate::reload::Reload;
-use crate::upgrade::{Parts, Upgrades};
 
 /// How long the reply to a request to run the OOM killer waits for the victims' memory,
 /// milliseconds.
@@ -36,7 +35,6 @@ pub struct Requests {
     runs: Vec<Run>,
     /// Cached explanations by account, with the time in nanoseconds; `None`: the system.
     explanations: BTreeMap<Option<AccountId>, (u64, Option<Explanation>)>,
-    upgrades: Upgrades,
 }
 
 /// A request to run the OOM killer; the reply is sent when the victims' memory is back.
@@ -61,7 +59,6 @@ impl Requests {
             slot_owners: BTreeMap::new(),
             runs: Vec::new(),
             explanations: BTreeMap::new(),
-            upgrades: Upgrades::default(),
         };
         for account in oom.accounts().ledger().accounts() {
             let AccountId::User(uid) = account.id else { continue };
@@ -102,22 +99,9 @@ impl Requests {
         self.runs.extract_if(.., over).map(reply).collect()
     }
 
-    /// When [`take_finished`](Self::take_finished) or [`upgrade`](Self::upgrade) is due.
+    /// When [`take_finished`](Self::take_finished) is due.
     pub fn next_deadline_ns(&self) -> Option<u64> {
-        let waits = !self.runs.is_empty() || self.upgrades.is_pending();
-        waits.then(|| monotonic_ns() + RUN_LOOK_MS * NS_PER_MS)
-    }
-
-    /// Replaces the program, if that was requested.
-    pub fn upgrade(&mut self, parts: Parts<'_>) {
-        // Each turn of the event loop comes here, and an obstacle is found by locks.
-        if !self.upgrades.is_pending() {
-            return;
-        }
-        let obstacle = (!self.runs.is_empty())
-            .then_some("a client waits for the memory of victims: try again")
-            .or_else(|| parts.oom.unfinished());
-        self.upgrades.dispatch(parts, obstacle);
+        (!self.runs.is_empty()).then(|| monotonic_ns() + RUN_LOOK_MS * NS_PER_MS)
     }
 
     /// Takes a slot for a user whose only limit will be its own.
@@ -270,10 +254,6 @@ impl Requests {
             Request::Explain { account } => self.explain(oom, requester, account)?,
             Request::Reload => reload_config(oom, reload, requester)?,
             Request::Why { last } => Reply::Why { records: latest(oom, requester, last) },
-            Request::Upgrade { program } => {
-                self.upgrades.accept(id, peer, program.as_deref())?;
-                return Ok(Answer::Later);
-            }
         }))
     }
 

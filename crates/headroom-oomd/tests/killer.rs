@@ -639,8 +639,7 @@ impl Leaseholder {
         let own = ProcessSample { tgid: std::process::id(), uid: UID, ..ProcessSample::default() };
         bench.state().samples.push(own);
         let closers = client_files::Closers::for_connections();
-        let leases =
-            Leases::start(&folder.join("oomd.sock"), None, closers, &mut bench.oom).unwrap();
+        let leases = Leases::start(&folder.join("oomd.sock"), closers, &mut bench.oom).unwrap();
         let path = SocketAddrUnix::new(folder.join(LEASE_SOCKET_NAME)).unwrap();
         let socket = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
         connect(&socket, &path).unwrap();

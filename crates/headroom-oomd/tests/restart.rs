@@ -3,11 +3,11 @@
 mod support;
 
 use control::Uid;
-use control::oomd::{AccountRef, KilledBy, Outcome, Reply, Request, UserLimit};
+use control::oomd::{AccountRef, KilledBy, Outcome, Reply, Request, UserLimit, Why};
 use support::daemon::Daemon;
 use support::hog::Hog;
 use support::place::{Place, option};
-use support::{MIB, eventually};
+use support::{MIB, eventually, privileged};
 
 const UID: Uid = Uid(62810);
 
@@ -187,4 +187,154 @@ fn without_a_bpf_filesystem_the_daemon_works_and_reports_the_loss() {
     let mut hog = Hog::start(Uid(62870));
     hog.grow(96 * 1024);
     dies(&mut hog);
+}
+
+/// A hog whose exit is held until this is released. Its memory is shared, so `process_mrelease`
+/// does not release it.
+struct HeldHog(Hog);
+
+impl HeldHog {
+    fn start(uid: Uid) -> Self {
+        let hog = Hog::start(uid);
+        let (pid, options) = (hog.pid() as i32, libc::PTRACE_O_TRACEEXIT);
+        // SAFETY: traces a process of ours; no memory is passed.
+        assert_eq!(unsafe { libc::ptrace(libc::PTRACE_SEIZE, pid, 0, options) }, 0);
+        Self(hog)
+    }
+
+    /// Waits until it is killed and stops at its exit.
+    fn wait_for_kill(&mut self) {
+        let pid = self.0.pid() as i32;
+        let status = eventually("the hog stops at its exit", || {
+            let mut status = 0;
+            // SAFETY: writes the status, which is ours.
+            let changed =
+                unsafe { libc::waitpid(pid, &raw mut status, libc::__WALL | libc::WNOHANG) };
+            (changed == pid).then_some(status)
+        });
+        assert_eq!(status >> 8, libc::SIGTRAP | (libc::PTRACE_EVENT_EXIT << 8), "{status:x}");
+    }
+
+    fn release(mut self) {
+        assert_eq!(self.detach(), 0);
+        self.0.died();
+    }
+
+    fn detach(&self) -> libc::c_long {
+        // SAFETY: as above.
+        unsafe { libc::ptrace(libc::PTRACE_DETACH, self.0.pid() as i32, 0, 0) }
+    }
+}
+
+/// A process that is held cannot exit, which the hog waits for when it is dropped.
+impl Drop for HeldHog {
+    fn drop(&mut self) {
+        self.detach();
+    }
+}
+
+/// Decisions with a victim.
+fn kills_of(daemon: &Daemon, uid: Uid) -> Vec<Why> {
+    let why = daemon.why(uid).into_iter();
+    why.filter(|why| why.victim.is_some()).collect()
+}
+
+/// The next daemon kills no other process for the victim of the one before, and records the
+/// outcome.
+#[test]
+fn a_kill_in_flight_is_awaited_by_the_next_daemon() {
+    let Some(place) = Place::new() else { return };
+    let (mut daemon, uid) = (place.daemon("", &[]), Uid(62880));
+    let set = |daemon: &Daemon| daemon.set_limit(uid, 64 * MIB);
+    set(&daemon);
+    let mut victim = HeldHog::start(uid);
+    victim.0.begin_share(160 * 1024);
+    victim.wait_for_kill();
+    eventually("the kill is on record", || daemon.why(uid).first().map(drop));
+    let mut innocent = Hog::start(uid);
+    innocent.grow(8 * 1024);
+    innocent.survived();
+    daemon.die();
+    daemon.start_again("");
+    set(&daemon);
+    let kills = kills_of(&daemon, uid);
+    assert_eq!(kills.len(), 1, "{kills:#?}");
+    assert_eq!(kills[0].victim.as_ref().map(|victim| victim.pid), Some(victim.0.pid()));
+    assert!(innocent.is_alive());
+    victim.release();
+    let why = daemon.ended(uid);
+    // Its deadline counts from the signal, so it can pass on a busy machine.
+    assert!(matches!(why.outcome, Outcome::Reclaimed { .. } | Outcome::Stuck { .. }), "{why:#?}");
+    let mut hog = Hog::start(uid);
+    hog.grow(96 * 1024);
+    hog.died();
+    let is_recorded =
+        |kill: &Why| kill.victim.as_ref().is_some_and(|victim| victim.pid == hog.pid());
+    eventually("the next kill is on record", || {
+        kills_of(&daemon, uid).iter().any(is_recorded).then_some(())
+    });
+}
+
+/// Root and a user set limits; the daemon is killed, `between` happens, and another one starts.
+fn continue_limits(mut daemon: Daemon, uids: [Uid; 2], between: impl FnOnce()) -> Daemon {
+    let [roots, own] = uids;
+    let account = AccountRef::user(own);
+    let set =
+        |mib| Request::SetLimit { account, hard_bytes: mib * MIB, soft_bytes: None, grace_s: None };
+    daemon.set_limit(roots, 64 * MIB);
+    daemon.set_limit(own, 128 * MIB);
+    assert_eq!(daemon.request_as(own, &set(64)), Reply::Done);
+    let file = daemon.socket().with_file_name("limits");
+    let is_written = |uid: Uid| {
+        let limits = std::fs::read_to_string(&file).ok()?;
+        limits.contains(&uid.to_string()).then_some(())
+    };
+    // Both changes may be in two versions of the file, a second apart.
+    std::thread::sleep(std::time::Duration::from_millis(1500));
+    eventually("the limits are written", || uids.into_iter().find_map(is_written));
+    daemon.die();
+    between();
+    daemon.start_again("");
+    for uid in uids {
+        assert_eq!(daemon.limit(uid).unwrap().hard_bytes, 64 * MIB);
+        let mut hog = Hog::start(uid);
+        hog.grow(96 * 1024);
+        hog.died();
+    }
+    assert!(matches!(daemon.request_as(own, &set(200)), Reply::Error { .. }));
+    let clear = Request::ClearLimit { account, grace_s: None };
+    assert_eq!(daemon.request_as(own, &clear), Reply::Done);
+    assert_eq!(daemon.limit(own).unwrap().hard_bytes, 128 * MIB);
+    daemon
+}
+
+#[test]
+fn limits_set_at_runtime_continue_without_pinned_accounts() {
+    if !privileged() {
+        return;
+    }
+    for (notifier, uid) in [("--notifier=bpf", 62890), ("--notifier=proc", 62892)] {
+        let daemon = Daemon::start("", &[notifier]);
+        let mut daemon = continue_limits(daemon, [Uid(uid), Uid(uid + 1)], || ());
+        let file = daemon.socket().with_file_name("limits");
+        assert!(file.exists());
+        // An orderly shutdown ends limits that were set at runtime.
+        daemon.stop();
+        assert!(!file.exists());
+    }
+}
+
+#[test]
+fn limits_set_at_runtime_continue_under_another_version_of_the_bpf_programs() {
+    let Some(place) = Place::new() else { return };
+    let other = place.pins().join("0123456789abcdef");
+    let become_another_version = || {
+        let versions = std::fs::read_dir(place.pins()).unwrap();
+        let only = versions.map(|entry| entry.unwrap().path()).next().unwrap();
+        std::fs::rename(only, &other).unwrap();
+    };
+    let daemon = place.daemon("", &[]);
+    let daemon = continue_limits(daemon, [Uid(62900), Uid(62901)], become_another_version);
+    assert!(!other.exists(), "its program enforces no more");
+    drop(daemon);
 }

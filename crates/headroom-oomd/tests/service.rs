@@ -62,8 +62,6 @@ fn with_the_service_settings_the_notifier_kills_and_a_successor_takes_over() {
     let is_by_kernel = |&uid: &Uid| break_a_limit(&daemon, uid) == Some(KilledBy::Kernel);
     let uid = users.find(is_by_kernel).expect("the kernel program kills for none of five users");
     assert!(matches!(daemon.request(&Request::Explain { account: None }), Reply::Explained(_)));
-    let upgraded = daemon.request(&Request::Upgrade { program: None });
-    assert!(matches!(upgraded, Reply::Upgraded { .. }), "{upgraded:?}");
     daemon.die();
     daemon.start_again("");
     assert_eq!(daemon.why(uid).len(), 1);

@@ -431,15 +431,6 @@ pub enum OomCommand {
         #[arg(long, value_name = "DIR", default_value = control::PINS_FOLDER)]
         bpf_pin_dir: PathBuf,
     },
-    /// Replace the program of headroom-oomd while its limits are in force
-    ///
-    /// The new program continues in the same process with all limits, leases and kills in flight.
-    /// It verifies the state before the running program ends; if it cannot continue with it, the
-    /// running program does. The kernel enforces limits meanwhile. Only root may upgrade.
-    Upgrade {
-        /// A program that root owns and no other user can write to [default: the installed one]
-        program: Option<PathBuf>,
-    },
 }
 
 #[derive(Debug, Subcommand)]

@@ -61,9 +61,6 @@ fn dispatch(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         Command::Oom(OomCommand::Detach { bpf_pin_dir }) => {
             oom::detach::detach(globals, bpf_pin_dir)?
         }
-        Command::Oom(OomCommand::Upgrade { program }) => {
-            oom::upgrade::upgrade(globals, program.as_deref())?;
-        }
         Command::Reserve(options) => return reserve::reserve(globals, options),
         Command::Binder(BinderCommand::Attach(options)) => {
             return binder::attach::attach(options);

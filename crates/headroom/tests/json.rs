@@ -32,7 +32,6 @@ const DOCUMENTS: &[&[&str]] = &[
     &["binder", "ls"],
     &["binder", "reclaim"],
     &["binder", "upgrade"],
-    &["oom", "upgrade"],
     &["binder", "stat"],
     &["binder", "stat", "0.1", "2"],
     &["binder", "trace", "--seconds", "0.2"],
@@ -86,10 +85,6 @@ fn fake_oomd(request: Request) -> Reply {
             considered: 0,
             rule: "none".into(),
         }),
-        Request::Upgrade { .. } => {
-            let (from, to) = ("0.1.0".to_owned(), "0.1.0".to_owned());
-            Reply::Upgraded { from, to, kills: 0, pause_us: 1 }
-        }
         other => Reply::Error { message: format!("{other:?}") },
     }
 }

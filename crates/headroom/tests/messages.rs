@@ -58,7 +58,6 @@ const REQUESTS: &[&[&str]] = &[
     &["binder", "trace"],
     &["binder", "reclaim"],
     &["binder", "upgrade"],
-    &["oom", "upgrade"],
 ];
 
 /// Invalid configurations, each the text of a file.

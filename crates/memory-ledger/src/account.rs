@@ -1,13 +1,11 @@
 //! The limit and reading of one account.
 
-use serde::{Deserialize, Serialize};
-
 use crate::account_id::{AccountId, CgroupId};
 use crate::limit::Limit;
 use crate::precedence::{LimitLayers, Source};
 
 /// A user's account as read at one moment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
     /// Anonymous, shared and swapped memory of all processes of the account, bytes.
     pub used_bytes: u64,

@@ -3,7 +3,6 @@
 use std::fmt;
 
 use owners::Owner;
-use serde::{Deserialize, Serialize};
 
 use crate::account_id::{AccountId, Uid};
 
@@ -12,9 +11,7 @@ use crate::account_id::{AccountId, Uid};
 pub const WINDOW_NS: u64 = 4_000_000_000;
 
 /// Identifies a process uniquely: pids are reused, a pid with its start is not.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProcessId {
     /// Process (thread group) id.
     pub pid: u32,

@@ -101,12 +101,6 @@ impl Victim {
         Ok(Self::of(identity, &found, pidfd))
     }
 
-    /// A victim that an earlier program of this process has signalled, with the pidfd that it has
-    /// left open. It may have exited, so nothing is read about it.
-    pub fn from_pidfd(identity: Identity, pidfd: OwnedFd) -> Self {
-        Self { identity, handles_term: false, pidfd: Arc::new(pidfd) }
-    }
-
     fn of(identity: Identity, found: &Found, pidfd: OwnedFd) -> Self {
         Self { identity, handles_term: found.handles_term, pidfd: Arc::new(pidfd) }
     }

@@ -106,21 +106,17 @@ pub struct Leases {
 }
 
 impl Leases {
-    /// Listens beside the control socket, by `socket` if that listens already, and takes over the
-    /// leases of the last daemon. `closers` close connections that may carry files.
+    /// Listens beside the control socket, and takes over the leases of the last daemon. `closers`
+    /// close connections that may carry files.
     pub fn start(
         control_socket: &Path,
-        socket: Option<OwnedFd>,
         closers: Closers,
         oom: &mut OomManager,
     ) -> anyhow::Result<Self> {
         let folder = control_socket.parent().unwrap_or(Path::new("."));
         let (journal, records) = Journal::open(&folder.join(JOURNAL_NAME))?;
         let path = folder.join(LEASE_SOCKET_NAME);
-        let listener = match socket {
-            Some(socket) => Listener::from_fd(&path, socket, closers),
-            None => Listener::bind(&path, SOCKET_MODE, BACKLOG, closers)?,
-        };
+        let listener = Listener::bind(&path, SOCKET_MODE, BACKLOG, closers)?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).context("cannot make epoll")?;
         let word = epoll::EventData::new_u64(LISTENER);
         epoll::add(&epoll, &listener, word, epoll::EventFlags::IN).context("cannot watch")?;
@@ -149,11 +145,6 @@ impl Leases {
         };
         leases.take_over(records, oom);
         Ok(leases)
-    }
-
-    /// The listening socket.
-    pub fn listener(&self) -> BorrowedFd<'_> {
-        self.listener.as_fd()
     }
 
     /// Handles everything that is due. Must be called when the fd is readable, when the deadline

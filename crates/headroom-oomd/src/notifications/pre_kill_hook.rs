@@ -115,11 +115,6 @@ impl PreKillHook {
         }
     }
 
-    /// Whether a program runs, maybe beyond its budget.
-    pub fn is_running(&self) -> bool {
-        self.threads.iter().any(|thread| thread.busy.load(Ordering::Acquire))
-    }
-
     /// A thread for a kill of this owner: it has none that is busy, and root has one left.
     fn thread_for(&self, owner: Uid) -> Option<&Shared> {
         let is_busy = |thread: &&Arc<Shared>| thread.busy.load(Ordering::Acquire);
@@ -215,6 +210,6 @@ mod tests {
         assert!(begin(1000).is_some() && begin(1000).is_none(), "one of each owner");
         assert!(begin(1001).is_some() && begin(1002).is_some());
         assert!(begin(1003).is_none() && begin(0).is_some(), "the last one is root's");
-        assert!(begin(0).is_none() && hook.is_running());
+        assert!(begin(0).is_none());
     }
 }

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -92,10 +92,6 @@ pub struct NotificationQueue {
     returned: Receiver<(Owner, Uid)>,
     returning: Sender<(Owner, Uid)>,
     dropped: Arc<AtomicU64>,
-    /// Notifications that are queued or being handled.
-    queued: Arc<AtomicU64>,
-    /// Programs of hooks that run.
-    running: Arc<AtomicUsize>,
     pre_kill_hook: PreKillHook,
     thread: Option<JoinHandle<()>>,
 }
@@ -106,13 +102,10 @@ impl NotificationQueue {
         let (sender, queue) = sync_channel(QUEUE);
         let (returning, returned) = channel();
         let slots = RefCell::new(Quota::new(bounds::NOTIFICATIONS.slots()));
-        let (dropped, queued) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
-        let running = Arc::new(AtomicUsize::new(0));
+        let dropped = Arc::new(AtomicU64::new(0));
         let work = Work {
             queue,
             dropped: dropped.clone(),
-            queued: queued.clone(),
-            running_count: running.clone(),
             config: NotificationConfig::default(),
             running: Running::default(),
             warned: Warned::default(),
@@ -127,8 +120,6 @@ impl NotificationQueue {
             returned,
             returning,
             dropped,
-            queued,
-            running,
             pre_kill_hook,
             thread: Some(thread),
         })
@@ -141,9 +132,7 @@ impl NotificationQueue {
     }
 
     fn send(&self, notification: Notification) {
-        self.queued.fetch_add(1, Ordering::Relaxed);
         if self.sender.try_send(notification).is_err() {
-            self.queued.fetch_sub(1, Ordering::Relaxed);
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -159,17 +148,6 @@ impl NotificationQueue {
             return None;
         }
         Some(Slot { owner, uid, returned: self.returning.clone() })
-    }
-
-    /// Work that would be lost if the threads ended now.
-    pub fn unfinished(&self) -> Option<&'static str> {
-        if self.queued.load(Ordering::Acquire) > 0 {
-            Some("notifications are being sent: try again")
-        } else if self.running.load(Ordering::Acquire) > 0 || self.pre_kill_hook.is_running() {
-            Some("a program of a hook runs: try again when it has ended")
-        } else {
-            None
-        }
     }
 
     /// Runs the pre-kill hook. Returns when its program has exited or its budget is spent.
@@ -225,8 +203,6 @@ impl Drop for NotificationQueue {
 struct Work {
     queue: Receiver<Notification>,
     dropped: Arc<AtomicU64>,
-    queued: Arc<AtomicU64>,
-    running_count: Arc<AtomicUsize>,
     config: NotificationConfig,
     running: Running,
     warned: Warned,
@@ -244,15 +220,10 @@ impl Work {
             };
             match received {
                 Ok(Notification::End) | Err(RecvTimeoutError::Disconnected) => return,
-                Ok(notification) => {
-                    self.handle(notification);
-                    self.running_count.store(self.running.count(), Ordering::Release);
-                    self.queued.fetch_sub(1, Ordering::Release);
-                }
+                Ok(notification) => self.handle(notification),
                 Err(RecvTimeoutError::Timeout) => {}
             }
             self.running.reap();
-            self.running_count.store(self.running.count(), Ordering::Release);
             for (owner, count) in self.log.left_out(monotonic_ns()) {
                 tracing::warn!(
                     %owner,

@@ -1,9 +1,9 @@
-//! Limits and accounts left by a daemon that was killed, or by the program before this one.
+//! Limits and accounts left by an earlier daemon.
 //!
 //! Beside each account the kernel keeps a memo with the origin of the limit. From it, the next
 //! daemon restores the limits that were set at runtime; limits of the configuration come from its
-//! own configuration. An upgrade passes the memos in its state as well: without pins, or with the
-//! pins of another version of the BPF programs, the kernel has none.
+//! own configuration. Without pins, or with the pins of another version of the BPF programs, the
+//! memos are those of the [file of limits](crate::limits_file).
 
 use memory_ledger::{AccountId, Count, Groups, Limit, LimitError, Requester, Source};
 use memory_watch::{Inherited, SlotLimit};
@@ -29,21 +29,30 @@ impl From<SavedLimit> for Inherited {
     }
 }
 
-/// The limits in force that were set at runtime.
-pub(super) fn save(manager: &OomManager) -> Vec<SavedLimit> {
-    let page_bytes = manager.accounts().page_bytes();
-    let accounts = manager.accounts().ledger().accounts().iter();
-    let save = |account: &memory_ledger::Account| {
-        let (origin, limit) = (Origin::of(&account.layers()), account.limit());
-        (origin.runtime || origin.own).then(|| SavedLimit {
-            account: account.id,
-            soft_pages: limit.soft_bytes() / page_bytes,
-            hard_pages: limit.hard_bytes() / page_bytes,
-            count: limit.count(),
-            memo: origin.memo(),
-        })
-    };
-    accounts.filter_map(save).collect()
+impl OomManager {
+    /// The limits of users and groups in force.
+    pub fn save(&self) -> Vec<SavedLimit> {
+        let page_bytes = self.accounts().page_bytes();
+        let accounts = self.accounts().ledger().accounts().iter();
+        let save = |account: &memory_ledger::Account| {
+            let limit = account.limit();
+            SavedLimit {
+                account: account.id,
+                soft_pages: limit.soft_bytes() / page_bytes,
+                hard_pages: limit.hard_bytes() / page_bytes,
+                count: limit.count(),
+                memo: Origin::of(&account.layers()).memo(),
+            }
+        };
+        accounts.map(save).collect()
+    }
+
+    /// Limits of the daemon before this one: those that the watch has found in the kernel, or those
+    /// of the file if it has found none.
+    pub(super) fn inherited(&self) -> Vec<Inherited> {
+        let found = self.accounts().watch().inherited();
+        if found.is_empty() { self.filed_limits.clone() } else { found }
+    }
 }
 
 /// Takes over the limits that root set at runtime. Must be called before the limits of the

@@ -15,8 +15,8 @@ use control::oomd::{HeldMemory, LimitLevel, Trigger, Why};
 use headroom_linux::clock::monotonic_ns;
 use memory_ledger::cgroup::owner_of;
 use memory_ledger::{
-    AccountId, Action, Cause, CgroupId, Change, KillToken, Latch, Limit, NoVictim, Phase, Process,
-    ProcessId, Refusal, Requester, Source, Thresholds, Uid,
+    AccountId, Action, Cause, CgroupId, Change, KillToken, KillsInFlight, Latch, Limit, NoVictim,
+    Phase, Process, ProcessId, Refusal, Requester, Source, Thresholds, Uid,
 };
 use memory_watch::{Event, Inherited, NotifierError, ProcessSample, Watch};
 use reclaim::Reaper;
@@ -26,12 +26,11 @@ use super::cgroup_limits::{CgroupLimits, Listing};
 use super::default_limits::DefaultLimits;
 use super::executor::Executor;
 use super::first_grace::FirstGrace;
+use super::inherited_limits::SavedLimit;
 use super::kill_plan::{Decision, KillPlan, Purpose, Unarmed};
 use super::kill_record::{no_victim_record, observed_record};
 use super::process_snapshot::ProcessSnapshot;
 use super::relief::Relief;
-use super::saved_kills::TakenOverKills;
-use super::saved_state::TakenOver;
 use super::scan_timer::{ScanTimer, Urgency};
 use super::shared_state::SharedState;
 use super::system_monitor::{SystemLook, SystemMonitor};
@@ -86,13 +85,13 @@ pub struct OomManagerBuilder {
     ordinary: RangeInclusive<Uid>,
     cgroup_root: Option<PathBuf>,
     after_exit: AfterExit,
-    taken_over: TakenOver,
+    filed_limits: Vec<SavedLimit>,
 }
 
 impl OomManagerBuilder {
-    /// Continues with the kills and limits of the program before this one.
-    pub fn take_over(self, taken_over: TakenOver) -> Self {
-        Self { taken_over, ..self }
+    /// Takes over these limits of the daemon before this one, where the kernel has none.
+    pub fn filed_limits(self, filed_limits: Vec<SavedLimit>) -> Self {
+        Self { filed_limits, ..self }
     }
 
     /// Continues with these decisions; the default is none.
@@ -138,9 +137,7 @@ impl OomManagerBuilder {
 
     /// Builds the manager. No limit is in force yet.
     pub fn build(mut self) -> io::Result<OomManager> {
-        let mut executor = Executor::new(self.reaper, self.watch.events_fd())?;
-        let TakenOver { kills: TakenOverKills { mut kills, victims }, limits } = self.taken_over;
-        executor.take_over(victims, &mut kills);
+        let executor = Executor::new(self.reaper, self.watch.events_fd())?;
         if self.after_exit == AfterExit::KeepLimits {
             self.watch.leave_behind();
         }
@@ -152,7 +149,7 @@ impl OomManagerBuilder {
             accounts: Accounts::new(self.watch),
             usage: UsageMonitor::new(self.usage),
             snapshot,
-            kills,
+            kills: KillsInFlight::default(),
             details: self.details,
         };
         Ok(OomManager {
@@ -167,7 +164,7 @@ impl OomManagerBuilder {
             relief: Relief::new(self.shrinker, self.per_cpu_lists),
             timer: ScanTimer::default(),
             events: Vec::with_capacity(EVENTS),
-            passed_limits: limits.into_iter().map(Inherited::from).collect(),
+            filed_limits: self.filed_limits.into_iter().map(Inherited::from).collect(),
         })
     }
 }
@@ -186,8 +183,8 @@ pub struct OomManager {
     timer: ScanTimer,
     /// Buffer of events, kept to avoid allocations.
     events: Vec<Event>,
-    /// Limits that the program before this one has passed.
-    pub(super) passed_limits: Vec<Inherited>,
+    /// Limits of the daemon before this one, by its file.
+    pub(super) filed_limits: Vec<Inherited>,
 }
 
 impl OomManager {
@@ -204,7 +201,7 @@ impl OomManager {
             ordinary: ordinary_users::ORDINARY,
             cgroup_root: None,
             after_exit: AfterExit::default(),
-            taken_over: TakenOver::default(),
+            filed_limits: Vec::new(),
         }
     }
 

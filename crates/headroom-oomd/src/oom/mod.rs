@@ -28,8 +28,7 @@
 //! Around the manager:
 //! * [`reconfigure`]: applies a configuration; [`inherited_limits`](self::inherited_limits),
 //!   [`origin`](self::origin): limits left by an earlier daemon;
-//! * [`saved_state`](self::saved_state), [`saved_kills`]: what the program of another version
-//!   continues with;
+//!   [`earlier_kills`](self::earlier_kills): its victims that still exit;
 //! * [`control`]: replies to control requests.
 
 pub mod accounts;
@@ -38,6 +37,7 @@ mod cgroup_tree;
 mod charge;
 pub mod control;
 mod default_limits;
+mod earlier_kills;
 mod executor;
 mod file_search;
 mod first_grace;
@@ -52,8 +52,6 @@ mod rate_monitor;
 pub mod reconfigure;
 mod relief;
 mod rule_preferences;
-pub mod saved_kills;
-mod saved_state;
 mod scan_timer;
 mod shared_state;
 mod system_monitor;
@@ -67,5 +65,3 @@ pub use accounts::Accounts;
 pub use inherited_limits::SavedLimit;
 pub use manager::{AfterExit, ChangeError, OomManager, OomManagerBuilder};
 pub use reconfigure::Reconfigured;
-pub use saved_kills::SavedKills;
-pub use saved_state::TakenOver;

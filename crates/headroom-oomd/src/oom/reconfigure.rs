@@ -8,6 +8,7 @@ use std::path::Path;
 use memory_ledger::bytes::Bytes;
 use memory_ledger::{AccountId, CgroupLimit, Groups, LimitLayers, Requester};
 
+use super::earlier_kills::follow_earlier_kills;
 use super::first_grace::FirstGrace;
 use super::inherited_limits::{inherit_own_limits, inherit_runtime_limits};
 use super::manager::OomManager;
@@ -34,26 +35,17 @@ pub enum Lowering<'a> {
     AtStart(&'a FirstGrace),
 }
 
-/// What precedes the first configuration.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Before {
-    /// No daemon, or one that was killed.
-    Start,
-    /// The program before this one: its limits have been in force.
-    Upgrade,
-}
-
 /// Applies the first configuration, and takes over limits and accounts left by an earlier daemon.
-pub fn start(manager: &mut OomManager, config: &Config, before: Before) -> Reconfigured {
+pub fn start(manager: &mut OomManager, config: &Config) -> Reconfigured {
     inherit_runtime_limits(manager, &config.groups);
-    let done = if before == Before::Upgrade || config.grace_s == 0 {
+    let done = if config.grace_s == 0 {
         reconfigure(manager, config, Lowering::AtOnce)
     } else {
         let grace = FirstGrace::new(manager, config.grace_s);
         reconfigure(manager, config, Lowering::AtStart(&grace))
     };
     inherit_own_limits(manager);
-    manager.continue_kills();
+    follow_earlier_kills(manager);
     manager.state.accounts.watch_mut().end_limits_of_other_versions();
     done
 }

@@ -46,12 +46,6 @@ impl UserBackstop {
         }
     }
 
-    /// Why another program cannot take the place of this one yet.
-    pub(super) fn unfinished(&self) -> Option<&'static str> {
-        let is_busy = self.worker.as_ref().is_some_and(BackstopWorker::is_busy);
-        is_busy.then_some("backstops of users are being set: try again")
-    }
-
     /// The current degradation as a sentence.
     pub(super) fn degraded(&self) -> Option<String> {
         self.worker.as_ref()?.degraded()

@@ -17,10 +17,6 @@
 //!   awaits until no kill blocks the account;
 //! * every kill settles, at the latest when its grace period is over.
 
-mod saved_state;
-
-use serde::{Deserialize, Serialize};
-
 use crate::account::Reading;
 use crate::account_id::AccountId;
 use crate::process::{Process, ProcessId};
@@ -62,7 +58,7 @@ const NS_PER_SECOND: u128 = 1_000_000_000;
 const ROOM: usize = 64;
 
 /// Identifies a kill in flight. Tokens start at 1 and are never reused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KillToken(pub u64);
 
 /// The process that sent the signal.
@@ -75,7 +71,7 @@ pub enum Sender {
 }
 
 /// The signal that was sent to the victim.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
     /// SIGKILL.
     Kill,
@@ -134,7 +130,7 @@ pub enum Latch {
 }
 
 /// How the wait for a victim ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Settled {
     /// The victim's memory is back; the next process may be killed if that was not enough.
     Back {
@@ -190,7 +186,7 @@ pub enum Action {
 }
 
 /// State of an account's wait for a victim's memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wait {
     /// Does not wait: see [`ChargedAccount::used_bytes`].
     Nothing,
@@ -202,7 +198,7 @@ enum Wait {
     Over(Settled),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ChargedKill {
     account: AccountId,
     wait: Wait,
@@ -210,7 +206,7 @@ struct ChargedKill {
 }
 
 /// Whether the next kill for the account has to wait for this one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Blocking {
     Blocks,
     /// The kill did not help in time.
@@ -230,7 +226,7 @@ impl ChargedKill {
 }
 
 /// Usage of an account without its victims, while that is over its limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Excess {
     account: AccountId,
     /// Bytes above the limit at `since_ns`.
@@ -240,7 +236,7 @@ struct Excess {
 }
 
 /// Whether a tracer holds a victim at its exit (`PTRACE_O_TRACEEXIT`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Held {
     No,
     Since(u64),
@@ -249,7 +245,7 @@ enum Held {
 }
 
 /// A victim that has been signalled, and its memory is not back yet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InFlightKill {
     /// Unique id of the kill.
     pub token: KillToken,
@@ -267,10 +263,8 @@ pub struct InFlightKill {
     gone_ns: Option<u64>,
     held: Held,
     /// When it was looked at for a tracer, nanoseconds; 0: never.
-    #[serde(skip)]
     looked_ns: u64,
     /// When it was seen running, or another victim of its payer exited, nanoseconds; 0: never.
-    #[serde(default)]
     progress_ns: u64,
     payer: ChargedKill,
     cgroup: Option<ChargedKill>,
@@ -424,15 +418,14 @@ impl InFlightKill {
     }
 }
 
-/// All kills in flight. Serialisable, for the daemon of another version that continues with them.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+/// All kills in flight.
+#[derive(Clone, Debug)]
 pub struct KillsInFlight {
     kills: Vec<InFlightKill>,
     last_token: u64,
     /// Accounts with a latch that is taken for a kill in flight.
     latched: Vec<AccountId>,
     /// Accounts with a latch that one scan saw taken though no kill is in flight for them.
-    #[serde(skip)]
     orphaned_latches: Vec<AccountId>,
     /// Victims that did not exit; never selected again.
     stuck: Vec<ProcessId>,
@@ -441,10 +434,8 @@ pub struct KillsInFlight {
     /// Accounts that became free and were not reported yet, with the decision id of the last kill.
     free: Vec<(AccountId, Option<u64>)>,
     /// The time of the latest [`KillsInFlight::poll`].
-    #[serde(skip)]
     polled_ns: u64,
     /// When the next victims may be looked at for a tracer.
-    #[serde(skip)]
     next_look_ns: u64,
 }
 

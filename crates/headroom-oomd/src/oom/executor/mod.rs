@@ -20,7 +20,7 @@ use memory_ledger::{
     Cause, ChargedAccount, InFlightKill, KillToken, KillsInFlight, LatchAction, NewKill, Process,
     Sender, Settled, Signal,
 };
-use reclaim::{Exiting, KillError, Reaper, Victim, exiting};
+use reclaim::{Exiting, KillError, OpenError, Reaper, exiting};
 
 use self::fork_bomb::{ForkBomb, Kin};
 use self::killed_member::KilledMember;
@@ -30,7 +30,6 @@ use super::accounts::Accounts;
 use super::kill_plan::{CgroupScope, KillPlan, Method, Purpose, open};
 use super::kill_record::kill_record;
 use super::rate_monitor::RateMonitor;
-use super::saved_kills::SavedVictim;
 use super::shared_state::SharedState;
 use crate::clock::NS_PER_MS;
 use crate::notifications::pre_kill_hook::PreKillInfo;
@@ -56,22 +55,6 @@ impl Executor {
     /// `events`: another fd that makes this one readable.
     pub(super) fn new(reaper: Reaper, events: BorrowedFd<'_>) -> io::Result<Self> {
         Ok(Self { reaping: Reaping::new(reaper, events)?, rate: RateMonitor::default() })
-    }
-
-    /// The victims in flight, for the program that continues with them.
-    pub(super) fn save(&self) -> Vec<SavedVictim> {
-        self.reaping.save()
-    }
-
-    /// Continues with the victims of the program before this one.
-    pub(super) fn take_over(
-        &mut self,
-        victims: Vec<(KillToken, Victim)>,
-        kills: &mut KillsInFlight,
-    ) {
-        for (token, victim) in victims {
-            self.reaping.add(token, victim, kills);
-        }
     }
 
     /// Carries out a kill. Returns the number of its record. `None`: the victim could not be
@@ -252,6 +235,33 @@ impl Executor {
             cgroup: cgroup.map(|scope| not_awaited(scope.account())),
         });
         self.reaping.add(token, victim, &mut state.kills);
+    }
+
+    /// Awaits a victim that an earlier daemon has sent SIGKILL at `at_ns`.
+    pub(super) fn follow_earlier(
+        &mut self,
+        process: &Process,
+        at_ns: u64,
+        state: &mut SharedState,
+    ) -> Result<KillToken, OpenError> {
+        let victim = open(process)?;
+        let account = process.account;
+        let limited = state.accounts.ledger().account(account);
+        let used_bytes = limited.map(|account| account.reading().used_bytes);
+        let (token, latch) = state.kills.signalled(NewKill {
+            victim: process.id,
+            bytes: process.charged_bytes(),
+            sender: Sender::Daemon,
+            signal: Signal::Kill,
+            at_ns,
+            payer: ChargedAccount { account, used_bytes },
+            cgroup: None,
+        });
+        if latch == LatchAction::Take {
+            state.accounts.take_latch(account, process.id);
+        }
+        self.reaping.add(token, victim, &mut state.kills);
+        Ok(token)
     }
 
     /// Sends SIGKILL to a victim that has not exited in time after SIGTERM.

@@ -11,7 +11,6 @@ use reclaim::{KillError, Mrelease, Progress, Reaper, Reclaim, Victim};
 use rustix::event::{Timespec, epoll};
 
 use crate::clock::NS_PER_MS;
-use crate::oom::saved_kills::SavedVictim;
 
 /// Victims whose exit is noted in one step; the others' fds stay readable.
 const EXITS: usize = 64;
@@ -47,12 +46,6 @@ impl Reaping {
         add(&epoll, events, EVENTS)?;
         add(&epoll, reaper.as_fd(), REAPER)?;
         Ok(Self { reaper, epoll, victims: Vec::new() })
-    }
-
-    /// The victims, for the program that continues with them.
-    pub(super) fn save(&self) -> Vec<SavedVictim> {
-        let save = |entry: &Entry| SavedVictim::of(entry.token, entry.reclaim.victim());
-        self.victims.iter().map(save).collect()
     }
 
     /// Tracks a victim that was signalled. After SIGKILL the reapers release its memory: the sooner

@@ -2,4 +2,3 @@
 
 pub mod detach;
 pub mod observe;
-pub mod upgrade;
