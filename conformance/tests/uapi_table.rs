@@ -84,13 +84,13 @@ fn every_ioctl_command_return_and_object_has_a_row() {
     let rows = rows(&page());
     let named: BTreeSet<&str> = rows.iter().flat_map(|row| quoted(&row[0])).collect();
     let mut count = 0;
-    for file in ["ioctl", "command", "returns", "types"] {
+    for file in ["ioctl", "command", "returns", "lib"] {
         let source = read(&root().join(format!("crates/binder-uapi/src/{file}.rs")));
         let names = source.lines().filter_map(|line| line.strip_prefix("pub const "));
         let names = names.filter_map(|rest| rest.split([':', ' ']).next());
         for name in names.filter(|name| {
             let prefixes = ["BINDER_TYPE_", "BC_", "BR_", "BINDER_"];
-            let ioctl_or_type = file != "types" || name.starts_with("BINDER_TYPE_");
+            let ioctl_or_type = file != "lib" || name.starts_with("BINDER_TYPE_");
             prefixes.iter().any(|prefix| name.starts_with(prefix)) && ioctl_or_type
         }) {
             assert!(named.contains(name), "{name} has no row");

@@ -3,7 +3,7 @@
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::ioctl::{io, iow};
-use crate::types::*;
+use crate::*;
 
 /// Sends a transaction.
 pub const BC_TRANSACTION: u32 = iow::<BinderTransactionData>(b'c', 0);

@@ -1,6 +1,6 @@
 //! ioctl numbers, as encoded by the kernel's `_IO*` macros (type, number, direction and size).
 
-use crate::types::*;
+use crate::*;
 
 const NONE: u32 = 0;
 const WRITE: u32 = 1;

@@ -2,7 +2,7 @@
 
 use crate::command::{Cursor, StreamError, put};
 use crate::ioctl::{io, ior, payload_len};
-use crate::types::*;
+use crate::*;
 
 /// An error code for the thread.
 pub const BR_ERROR: u32 = ior::<i32>(b'r', 0);
