@@ -7,7 +7,7 @@ use binder_client::{Answer, Parcel};
 
 use crate::names::{Caller, Names, Object, Refusal, Service};
 use crate::parcel::{Malformed, Reader, put_int, put_object, put_string};
-use crate::request::{OneWay, Outcome, Request};
+use crate::{OneWay, Outcome, Request};
 
 /// The interface.
 const INTERFACE: &str = "android.os.IServiceManager";

@@ -9,7 +9,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::names::{Caller, Names, Object};
 use crate::parcel::{LONGEST, Malformed, Reader, put_c_string, put_int, put_object};
-use crate::request::{OneWay, Outcome, Request};
+use crate::{OneWay, Outcome, Request};
 
 /// The interface.
 const INTERFACE: &str = "android.hidl.manager@1.0::IServiceManager";
