@@ -1,4 +1,4 @@
-//! One open of a device: its mapping and its ioctls.
+//! One open of a device: its mapping, its ioctls, and their errors.
 
 use std::ffi::c_void;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -8,16 +8,102 @@ use std::time::Duration;
 
 use binder_uapi::ioctl::*;
 use binder_uapi::{
-    BinderExtendedError, BinderFreezeInfo, BinderFrozenStatusInfo, BinderNodeDebugInfo,
-    BinderNodeInfoForRef, BinderVersion, BinderWriteRead, CURRENT_PROTOCOL_VERSION,
-    FlatBinderObject,
+    BINDERFS_MAX_NAME, BinderExtendedError, BinderFreezeInfo, BinderFrozenStatusInfo,
+    BinderNodeDebugInfo, BinderNodeInfoForRef, BinderVersion, BinderWriteRead, BinderfsDevice,
+    CURRENT_PROTOCOL_VERSION, FlatBinderObject, StreamError,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
-use crate::ClientError;
+/// Error of a client's operation.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ClientError {
+    /// The device could not be opened.
+    #[error("{path}: cannot open: {errno}")]
+    Open {
+        /// The device.
+        path: PathBuf,
+        /// Errno of the failed open.
+        errno: Errno,
+    },
+    /// The device could not be mapped.
+    #[error("{path}: cannot map {len} bytes: {errno}")]
+    Map {
+        /// The device.
+        path: PathBuf,
+        /// Requested size, bytes.
+        len: usize,
+        /// Errno of the failed mmap.
+        errno: Errno,
+    },
+    /// The device implements another protocol version.
+    #[error("{path}: speaks binder protocol {found}; only 8 (64-bit structures) is known here")]
+    Version {
+        /// The device.
+        path: PathBuf,
+        /// The version that it returned.
+        found: i32,
+    },
+    /// A system call on the device failed.
+    #[error("{doing}: {errno}")]
+    Ioctl {
+        /// Name of the call.
+        doing: &'static str,
+        /// Errno of the failed call.
+        errno: Errno,
+    },
+    /// The driver returned a stream that does not parse.
+    #[error("the driver's returns do not parse: {0}")]
+    Stream(#[from] StreamError),
+    /// The driver reported more bytes than the buffer has.
+    #[error("the driver reports that it moved {counted} bytes of a {given}-byte buffer")]
+    Count {
+        /// Bytes reported by the driver.
+        counted: u64,
+        /// Bytes in the buffer.
+        given: usize,
+    },
+    /// The driver returned an address outside of the mapping.
+    #[error("the driver put {len} bytes at {address:#x}, which is not in the mapping")]
+    OutsideMapping {
+        /// Address of the range.
+        address: u64,
+        /// Length of the range, bytes.
+        len: u64,
+    },
+    /// The contents received are not those that the protocol of sender and receiver requires.
+    #[error("unexpected contents: {0}")]
+    Contents(&'static str),
+    /// `BR_DEAD_REPLY`: the target is gone.
+    #[error("the target of the call is dead (BR_DEAD_REPLY)")]
+    DeadReply,
+    /// `BR_FAILED_REPLY`: the call failed; the extended error has the reason.
+    #[error("the call failed (BR_FAILED_REPLY)")]
+    FailedReply,
+    /// `BR_FROZEN_REPLY`: the target is frozen.
+    #[error("the target of the call is frozen (BR_FROZEN_REPLY)")]
+    FrozenReply,
+    /// `BR_ERROR`.
+    #[error("the driver reports error {0} (BR_ERROR)")]
+    Driver(i32),
+    /// The target replied with a status code instead of data.
+    #[error("the target answered with status {0}")]
+    Status(i32),
+}
+
+impl ClientError {
+    /// The errno of a failed system call.
+    pub fn errno(&self) -> Option<Errno> {
+        match self {
+            Self::Open { errno, .. } | Self::Map { errno, .. } | Self::Ioctl { errno, .. } => {
+                Some(*errno)
+            }
+            _ => None,
+        }
+    }
+}
 
 /// Bytes that libbinder maps: 1 MiB less two pages.
 pub const LIBBINDER_MAP_LEN: usize = 1024 * 1024 - 2 * 4096;
@@ -274,4 +360,24 @@ impl Client {
         // freeing consumes.
         Ok(unsafe { std::slice::from_raw_parts(address as *const u8, len as usize) })
     }
+}
+
+/// `BINDER_CTL_ADD` on `control` (`.../binder-control`): adds the device `name`.
+///
+/// A name that is too long for the structure is truncated, not refused, so that a driver's own
+/// limit can be tested: all 256 bytes may be used, without a NUL.
+pub fn add_device(control: &Path, name: &[u8]) -> Result<BinderfsDevice, ClientError> {
+    let fd = open(control, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|errno| ClientError::Open { path: control.to_owned(), errno })?;
+    let mut device = BinderfsDevice { name: [0; BINDERFS_MAX_NAME + 1], major: 0, minor: 0 };
+    let len = name.len().min(device.name.len());
+    device.name[..len].copy_from_slice(&name[..len]);
+    // SAFETY: the request encodes the size of this structure, which holds no pointer.
+    let result = unsafe { libc::ioctl(fd.as_raw_fd(), BINDER_CTL_ADD as _, &mut device) };
+    if result < 0 {
+        let code = std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
+        let errno = Errno::from_raw_os_error(code);
+        return Err(ClientError::Ioctl { doing: "BINDER_CTL_ADD", errno });
+    }
+    Ok(device)
 }

@@ -22,18 +22,18 @@
 //! # }
 //! ```
 
-pub mod binderfs;
 mod client;
-mod error;
 mod parcel;
-mod received;
 pub mod registry;
 mod session;
 
-pub use client::{Client, LIBBINDER_MAP_LEN, Options, Sharing};
-pub use error::ClientError;
-pub use parcel::{Parcel, Parent, Payload};
-pub use received::Received;
+pub use client::{Client, ClientError, LIBBINDER_MAP_LEN, Options, Sharing};
+pub use parcel::{Parcel, Parent, Payload, Received};
 pub use rustix::event::PollFlags;
 pub use rustix::io::Errno;
 pub use session::{Answer, Call, Echo, OnSignal, RefuseAll, Served, Service, Session};
+
+/// Adding devices to a binderfs.
+pub mod binderfs {
+    pub use crate::client::add_device;
+}
