@@ -1,15 +1,15 @@
 //! The gate between the allocator and the system: only granted memory is taken.
 //!
-//! The fast path is one compare-and-swap in the page shared with the daemon; if the balance is too
-//! small, a request is sent to the daemon ([`Link`](crate::link)). The gate does not allocate.
+//! The fast path is one compare-and-swap in the page that the daemon shares with this process, or
+//! in its replacement without a daemon; if the balance is too small, a request is sent to the
+//! daemon ([`Link`](crate::link)). The gate does not allocate.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-use control::lease::Status;
+use control::lease::{Status, UNLIMITED_BYTES, page};
 
 use crate::link;
-use crate::page::{Page, draw};
 
 /// Memory that this process has taken and not returned, bytes. Never below the actual value: it is
 /// incremented before a balance is decremented, and decremented after a balance is incremented.
@@ -47,8 +47,9 @@ pub(crate) fn spent() -> u64 {
     SPENT.load(Ordering::Acquire)
 }
 
-/// Takes memory for the allocator, reserved memory first. May send a request to the daemon.
-pub(crate) fn take(bytes: u64) -> Result<(), Refused> {
+/// Takes memory for the allocator, reserved memory first, or returns the reason for refusing. May
+/// send a request to the daemon. Memory that was taken may be touched at any time.
+pub fn take(bytes: u64) -> Result<(), Refused> {
     // Reserved memory is included in `SPENT` already.
     if draw_from_transaction(bytes) {
         return Ok(());
@@ -72,8 +73,8 @@ pub(crate) fn take_waiting(bytes: u64, wait_ms: u32) -> Result<(), Refused> {
     Ok(())
 }
 
-/// Returns memory that was already released to the system.
-pub(crate) fn release(bytes: u64) {
+/// Returns memory that was taken and is not resident any more.
+pub fn release(bytes: u64) {
     let page = Page::current();
     // Before the first connection nothing was granted, so no balance grows (a forked child frees
     // memory that its parent had taken).
@@ -115,4 +116,91 @@ fn draw_from_transaction(bytes: u64) -> bool {
 pub(crate) fn forget_after_fork() {
     POOL.store(0, Ordering::Relaxed);
     TRANSACTION.with(|left| left.set(0));
+}
+
+/// A private page; it has only the words that are used.
+#[repr(C, align(64))]
+struct OwnPage {
+    balance: AtomicU64,
+    unused: [u64; 7],
+    limited: AtomicU32,
+    recall: AtomicU32,
+}
+
+const _: () = assert!(std::mem::offset_of!(OwnPage, balance) == page::BALANCE);
+const _: () = assert!(std::mem::offset_of!(OwnPage, limited) == page::LIMITED);
+const _: () = assert!(std::mem::offset_of!(OwnPage, recall) == page::RECALL);
+
+const fn own_page(balance: u64) -> OwnPage {
+    OwnPage {
+        balance: AtomicU64::new(balance),
+        unused: [0; 7],
+        limited: AtomicU32::new(0),
+        recall: AtomicU32::new(0),
+    }
+}
+
+/// Before the first connection: no memory may be taken.
+static NONE: OwnPage = own_page(0);
+/// Without a daemon: any amount may be taken.
+static PLAIN: OwnPage = own_page(UNLIMITED_BYTES);
+static CURRENT: AtomicPtr<u8> = AtomicPtr::new((&raw const NONE).cast::<u8>().cast_mut());
+
+/// A page; never unmapped while in use (another one may replace it at the same address).
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Page(*mut u8);
+
+impl Page {
+    /// The page in use.
+    pub fn current() -> Self {
+        Self(CURRENT.load(Ordering::Acquire))
+    }
+
+    /// The page before the first connection.
+    pub fn none() -> Self {
+        Self((&raw const NONE).cast::<u8>().cast_mut())
+    }
+
+    /// The page without a daemon.
+    pub fn plain() -> Self {
+        Self((&raw const PLAIN).cast::<u8>().cast_mut())
+    }
+
+    /// A shared page of the daemon, mapped at `at` permanently.
+    pub fn mapped(at: *mut u8) -> Self {
+        Self(at)
+    }
+
+    pub fn make_current(self) {
+        CURRENT.store(self.0, Ordering::Release);
+    }
+
+    /// The address of the mapping; `None`: it is a private page.
+    pub fn address(self) -> Option<*mut u8> {
+        (self != Self::none() && self != Self::plain()).then_some(self.0)
+    }
+
+    /// Memory that may be taken without a request, bytes.
+    pub fn balance(self) -> &'static AtomicU64 {
+        // SAFETY: all pages have this word, aligned, and live for ever.
+        unsafe { &*self.0.add(page::BALANCE).cast() }
+    }
+
+    /// The daemon requests the return of unused memory; `true` once per request.
+    pub fn take_recall(self) -> bool {
+        let recall = self.word(page::RECALL);
+        recall.load(Ordering::Relaxed) != 0 && recall.swap(0, Ordering::Relaxed) != 0
+    }
+
+    fn word(self, offset: usize) -> &'static AtomicU32 {
+        // SAFETY: as above.
+        unsafe { &*self.0.add(offset).cast() }
+    }
+}
+
+/// Takes `bytes` from a balance if it is sufficient.
+#[inline]
+fn draw(balance: &AtomicU64, bytes: u64) -> bool {
+    let take = |there: u64| there.checked_sub(bytes);
+    balance.fetch_update(Ordering::AcqRel, Ordering::Relaxed, take).is_ok()
 }

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering};
 
 use tikv_jemalloc_sys as jemalloc;
 
-use crate::page::Page;
-use crate::{gate, link};
+use crate::gate::{self, Page};
+use crate::link;
 
 /// Maximum number of arenas (`arenas.narenas`) that get the hooks.
 const MOST_ARENAS: usize = 1024;

@@ -8,8 +8,7 @@ use std::sync::atomic::Ordering;
 
 use control::lease::{LEASE_SOCKET, REPLY_BYTES, Reply, Request, Status, VERSION};
 
-use crate::gate::{self, Refused};
-use crate::page::Page;
+use crate::gate::{self, Page, Refused};
 use crate::sys::{self, Socket};
 
 /// Overrides the path of the daemon's socket.
