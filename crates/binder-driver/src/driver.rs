@@ -1,29 +1,57 @@
 //! The driver: one value that owns every device, open, thread, node, reference and transaction.
 //!
-//! Its behaviour is implemented in the modules of the concepts; this module holds the slabs.
+//! Its behaviour is implemented in the modules of the concepts; this module holds the slabs, and
+//! their generational keys. Looking up a stale key returns no entry.
 
 use std::collections::HashMap;
 
-use keyed_slab::Slab;
+use keyed_slab::{Slab, key_types};
 use owners::Owner;
 use serde::{Deserialize, Serialize};
 
 use crate::buffer::pages::IdlePages;
-use crate::buffer::types::{Buffer, HeldObject};
+use crate::buffer::{Buffer, HeldObject};
 use crate::debug::counters::Statistics;
-use crate::debug::records::{TraceEvent, TransactionLog};
-use crate::keys::{
-    AccountId, BufferId, ContextId, DeathId, FreezeId, FreezeNotificationId, NodeId, ProcessId,
-    RefId, ThreadId, TransactionId,
-};
-use crate::notifications::types::{Death, FreezeNotification, FreezeWait};
-use crate::objects::types::{Node, Reference};
-use crate::process::types::{Account, Context, Process, Thread};
+use crate::debug::trace::TraceEvent;
+use crate::debug::transaction_log::TransactionLog;
+use crate::notifications::death::Death;
+use crate::notifications::freeze::FreezeWait;
+use crate::notifications::freeze_notification::FreezeNotification;
+use crate::objects::nodes::Node;
+use crate::objects::references::Reference;
+use crate::process::account::Account;
+use crate::process::thread::Thread;
+use crate::process::{Context, Process};
+use crate::transaction::Transaction;
 use crate::transaction::prediction::ParcelPlace;
 use crate::transaction::priority::LateCalls;
-use crate::transaction::types::Transaction;
 use crate::write_read::queue::Queues;
-use crate::write_read::types::Wakes;
+use crate::write_read::wake::Wakes;
+
+key_types! {
+    /// A device. A stale key is reported as an error, never by a panic.
+    pub struct ContextId;
+    /// One open of a device. A stale key is reported as an error, never by a panic.
+    pub struct ProcessId;
+    /// An owner that has opens or queued messages.
+    pub struct AccountId;
+    /// A thread of a process.
+    pub struct ThreadId;
+    /// An object that a process owns.
+    pub struct NodeId;
+    /// A process's reference to another's node.
+    pub struct RefId;
+    /// A call, one-way call or reply that is not delivered or waits for its reply.
+    pub struct TransactionId;
+    /// A slice of a receiver's mapping.
+    pub struct BufferId;
+    /// A death notification.
+    pub struct DeathId;
+    /// A pending `BINDER_FREEZE`. A stale key is reported as an error, never by a panic.
+    pub struct FreezeId;
+    /// A freeze notification.
+    pub struct FreezeNotificationId;
+}
 
 /// Buffers that are reused from call to call, so that no memory is allocated in a steady state.
 #[derive(Debug, Default)]

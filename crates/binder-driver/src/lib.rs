@@ -10,16 +10,14 @@
 //! `objects` (nodes, references, handles), `transaction` (sending, translation of objects and
 //! descriptors, call stacks, priorities), `buffer` (receive areas, their pages), `notifications`
 //! (deaths, freezes), `write_read` (commands, work items, readers) and `debug` (logs, counters,
-//! snapshots). In each of them `types` holds the data, and the other files implement [`Driver`] on
-//! top of it. [`state`] serialises the driver, and verifies its invariants when it is read back.
+//! snapshots). Each file has the data of its concept, and implements [`Driver`] on top of it.
+//! [`state`] serialises the driver, and verifies its invariants when it is read back.
 #![forbid(unsafe_code)]
 
 mod buffer;
 mod debug;
 mod driver;
-mod errno;
 pub mod host;
-mod keys;
 mod limits;
 mod notifications;
 mod objects;
@@ -28,21 +26,21 @@ pub mod state;
 mod transaction;
 mod write_read;
 
-pub use buffer::pages::PageSize;
-pub use buffer::reclaim::PageCounts;
+pub use buffer::pages::{PageCounts, PageSize};
 pub use debug::counters::CommandCounts;
-pub use debug::records::{Refusal, Sent, TraceEvent};
 pub use debug::snapshot;
-pub use driver::Driver;
-pub use errno::Errno;
+pub use debug::trace::{Sent, TraceEvent};
+pub use debug::transaction_log::Refusal;
+pub use driver::{ContextId, Driver, FreezeId, ProcessId};
 pub use host::{
-    Caller, ClientMemory, Fault, FileToken, Files, Freshness, Host, Identity, Mapping, Mappings,
-    Piece, Policy, Priority, Scheduler, StoreError,
+    Caller, ClientMemory, Errno, Fault, FileToken, Files, Freshness, Host, Identity, Mapping,
+    Mappings, Piece, Policy, Priority, Scheduler, StoreError,
 };
-pub use keys::{ContextId, FreezeId, ProcessId};
-pub use notifications::types::Freeze;
+pub use notifications::freeze::Freeze;
 pub use owners::{Owner, Uid};
 pub use process::account::{AreaMemory, OwnerMemory};
-pub use process::types::{Opener, SpamDetection};
+pub use process::{Opener, SpamDetection};
 pub use transaction::priority::AwaitsTick;
-pub use write_read::types::{HeldReads, Interrupt, Waiting, Wake, WriteRead};
+pub use write_read::held::HeldReads;
+pub use write_read::wake::{Interrupt, Wake};
+pub use write_read::{Waiting, WriteRead};

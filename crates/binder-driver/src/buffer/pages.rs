@@ -1,4 +1,5 @@
-//! Pages of receivers' mappings that hold memory, and which of them can be reclaimed.
+//! Pages of receivers' mappings that hold memory, which of them can be reclaimed, and their
+//! reclaim, a bounded batch at a time.
 //!
 //! A page is *untouched* until data is stored in it, *in use* while it is part of a buffer, and
 //! *idle* after that: it keeps its memory, so that the next buffer finds it in the cache, until
@@ -9,7 +10,8 @@ use std::ops::Range;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::keys::ProcessId;
+use crate::driver::{Driver, ProcessId};
+use crate::host::Host;
 
 /// Size of the machine's pages, the unit in which a mapping's memory is reclaimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,8 +56,10 @@ impl Default for PageSize {
 
 /// State of a page: no data was stored in it, or it was reclaimed.
 const UNTOUCHED: u32 = u32::MAX;
+
 /// State of a page: it holds memory and is part of a buffer.
 const IN_USE: u32 = u32::MAX - 1;
+
 /// Link of the list: no previous or next entry.
 const NONE: u32 = u32::MAX;
 
@@ -138,15 +142,15 @@ impl AreaPages {
 
 /// A run of idle pages of one receiver that was removed from the list.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ColdRun {
+struct ColdRun {
     /// The receiver.
-    pub process: ProcessId,
+    process: ProcessId,
     /// Page numbers.
-    pub pages: Range<u32>,
+    pages: Range<u32>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct IdlePage {
     process: ProcessId,
     page: u32,
     colder: u32,
@@ -158,7 +162,7 @@ struct Entry {
 pub struct IdlePages {
     /// Not serialised, as it is the machine's.
     page_size: PageSize,
-    entries: Vec<Entry>,
+    entries: Vec<IdlePage>,
     /// Indexes of entries that are not on the list.
     spare: Vec<u32>,
     coldest: u32,
@@ -223,11 +227,11 @@ impl IdlePages {
     /// Removes the least recently used page and the following list entries that follow it in its
     /// mapping, at most `most` pages. They count as untouched from now on; `area` returns their
     /// mapping.
-    pub fn take_coldest(&mut self, most: u32) -> Option<ColdRun> {
+    fn take_coldest(&mut self, most: u32) -> Option<ColdRun> {
         if most == 0 || self.coldest == NONE {
             return None;
         }
-        let Entry { process, page, .. } = self.entries[self.coldest as usize];
+        let IdlePage { process, page, .. } = self.entries[self.coldest as usize];
         let mut pages = page..page;
         while pages.len() < most as usize && self.coldest != NONE {
             let next = self.entries[self.coldest as usize];
@@ -241,7 +245,7 @@ impl IdlePages {
     }
 
     /// The pages were reclaimed.
-    pub fn given_back(area: &mut AreaPages, pages: Range<u32>) {
+    fn given_back(area: &mut AreaPages, pages: Range<u32>) {
         area.idle -= pages.len() as u32;
         // Backwards, because the last page with a state must be a touched one.
         for page in pages.rev() {
@@ -251,7 +255,7 @@ impl IdlePages {
 
     /// Reclaiming the pages failed: they keep their memory until they have been part of a buffer
     /// again.
-    pub fn kept(area: &mut AreaPages, pages: Range<u32>) {
+    fn kept(area: &mut AreaPages, pages: Range<u32>) {
         area.idle -= pages.len() as u32;
         for page in pages {
             area.states[page as usize] = IN_USE;
@@ -266,7 +270,7 @@ impl IdlePages {
     }
 
     fn push_warmest(&mut self, process: ProcessId, page: u32) -> u32 {
-        let entry = Entry { process, page, colder: self.warmest, warmer: NONE };
+        let entry = IdlePage { process, page, colder: self.warmest, warmer: NONE };
         let place = match self.spare.pop() {
             Some(place) => {
                 self.entries[place as usize] = entry;
@@ -286,7 +290,7 @@ impl IdlePages {
     }
 
     fn unlink(&mut self, place: u32) {
-        let Entry { colder, warmer, .. } = self.entries[place as usize];
+        let IdlePage { colder, warmer, .. } = self.entries[place as usize];
         match colder {
             NONE => self.coldest = warmer,
             colder => self.entries[colder as usize].warmer = warmer,
@@ -362,6 +366,67 @@ impl<'de> Deserialize<'de> for IdlePages {
             idle.push_warmest(process, page);
         }
         Ok(idle)
+    }
+}
+
+/// Memory of the receivers' mappings, in pages of the machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PageCounts {
+    /// Pages that hold memory.
+    pub touched: u64,
+    /// Number of these pages that are not part of a buffer, which [`Driver::reclaim`] can reclaim.
+    pub idle: u64,
+    /// Pages reclaimed since the start.
+    pub reclaimed: u64,
+}
+
+impl Driver {
+    /// Sets the size of the machine's pages, before the first call; 4 KiB by default.
+    pub fn set_page_size(&mut self, page_size: PageSize) {
+        self.idle_pages.set_page_size(page_size);
+    }
+
+    /// Bytes of a page of the machine.
+    pub(crate) fn page_bytes(&self) -> u32 {
+        self.idle_pages.page_size().bytes()
+    }
+
+    /// Reclaims the memory of at most `pages` idle pages, the least recently used first; returns
+    /// their number. Pages in use are never reclaimed. A reclaimed page reads as zeros, and gets
+    /// memory again with the next delivery.
+    ///
+    /// The work is proportional to `pages`: a caller that has many pages to reclaim calls this
+    /// often, and serves other clients in between.
+    pub fn reclaim<H: Host>(&mut self, host: &mut H, pages: u32) -> u32 {
+        let page = self.page_bytes();
+        let (mut left, mut given) = (pages, 0);
+        while let Some(run) = self.idle_pages.take_coldest(left) {
+            let count = run.pages.len() as u32;
+            left -= count;
+            let (at, len) = (u64::from(run.pages.start * page), u64::from(count * page));
+            let punched = host.punch(run.process, at, len);
+            let process = self.processes.get_mut(run.process);
+            let Some(area) = process.and_then(|process| process.area.as_mut()) else { continue };
+            if punched.is_ok() {
+                IdlePages::given_back(&mut area.pages, run.pages);
+                self.discharge_pages(run.process, count);
+                given += count;
+            } else {
+                IdlePages::kept(&mut area.pages, run.pages);
+            }
+        }
+        self.reclaimed_pages += u64::from(given);
+        given
+    }
+
+    /// Number of pages that hold memory.
+    pub fn page_counts(&self) -> PageCounts {
+        let areas = self.processes.values().filter_map(|process| process.area.as_ref());
+        PageCounts {
+            touched: areas.map(|area| u64::from(area.pages.touched())).sum(),
+            idle: self.idle_pages.len() as u64,
+            reclaimed: self.reclaimed_pages,
+        }
     }
 }
 

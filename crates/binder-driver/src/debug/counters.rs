@@ -1,6 +1,8 @@
-//! Counters of commands, returns and objects.
+//! Counters since the start: commands and returns by kind, objects by kind.
 
 use serde::{Deserialize, Serialize};
+
+use crate::driver::{Driver, ProcessId};
 
 /// Kinds of commands, by their number.
 pub const COMMANDS: [&str; 22] = [
@@ -88,7 +90,7 @@ fn number(word: u32) -> usize {
     (word & 0xff) as usize
 }
 
-pub fn count(counters: &mut [u32], word: u32) {
+fn count(counters: &mut [u32], word: u32) {
     if let Some(counter) = counters.get_mut(number(word)) {
         one_more(counter);
     }
@@ -107,6 +109,44 @@ pub struct CommandCounts {
     pub commands: Vec<(&'static str, u32)>,
     /// `BR_` returns.
     pub returns: Vec<(&'static str, u32)>,
+}
+
+impl Driver {
+    /// Number of commands and returns since the start, by kind.
+    pub fn command_counts(&self) -> CommandCounts {
+        let all = &self.statistics.all;
+        CommandCounts {
+            commands: COMMANDS.into_iter().zip(all.commands).collect(),
+            returns: RETURNS.into_iter().zip(all.returns).collect(),
+        }
+    }
+
+    /// Calls and one-way calls that were delivered since the start; replies are not counted.
+    pub fn transactions_delivered(&self) -> u64 {
+        self.statistics.delivered
+    }
+
+    /// Counts the next command of `process`, which starts with `bytes`.
+    pub(crate) fn count_command(&mut self, process: ProcessId, bytes: &[u8]) {
+        let Some(word) = bytes.first_chunk().map(|word| u32::from_ne_bytes(*word)) else { return };
+        count(&mut self.statistics.all.commands, word);
+        if let Some(process) = self.processes.get_mut(process) {
+            count(&mut process.counters.commands, word);
+        }
+    }
+
+    /// Counts the returns in `bytes`, which are delivered to `process`.
+    pub(crate) fn count_returns(&mut self, process: ProcessId, mut bytes: &[u8]) {
+        while let Some(word) = bytes.first_chunk().map(|word| u32::from_ne_bytes(*word)) {
+            count(&mut self.statistics.all.returns, word);
+            if let Some(process) = self.processes.get_mut(process) {
+                count(&mut process.counters.returns, word);
+            }
+            // The size of the payload is in 14 bits of the word.
+            let len = 4 + (word >> 16 & 0x3fff) as usize;
+            bytes = bytes.get(len..).unwrap_or_default();
+        }
+    }
 }
 
 #[cfg(test)]

@@ -2,8 +2,6 @@
 
 pub mod counters;
 mod logs;
-pub mod records;
 pub mod snapshot;
-mod statistics;
-mod trace;
-mod transaction_log;
+pub mod trace;
+pub mod transaction_log;

@@ -2,11 +2,11 @@
 
 use owners::{Owner, Uid};
 
-use crate::driver::Driver;
-use crate::keys::{ContextId, ThreadId};
-use crate::objects::types::{Node, Reference};
-use crate::process::types::{Context, Process};
-use crate::transaction::types::Transaction;
+use crate::driver::{ContextId, Driver, ThreadId};
+use crate::objects::nodes::Node;
+use crate::objects::references::Reference;
+use crate::process::{Context, Process};
+use crate::transaction::Transaction;
 
 /// The whole state at one time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

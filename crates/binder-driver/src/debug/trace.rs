@@ -2,10 +2,73 @@
 
 use binder_uapi::BinderTransactionData;
 
-use crate::debug::records::{Sent, TraceEvent};
-use crate::driver::Driver;
-use crate::keys::{ContextId, ThreadId, TransactionId};
-use crate::transaction::types::Kind;
+use crate::debug::transaction_log::Refusal;
+use crate::driver::{ContextId, Driver, ThreadId, TransactionId};
+use crate::transaction::Kind;
+
+/// An event of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TraceEvent {
+    /// The call was sent, or refused.
+    Sent(Sent),
+    /// A thread of the receiver has received it.
+    Taken {
+        /// Debug id of the call.
+        id: u32,
+        /// Tid of the receiving thread.
+        tid: u32,
+    },
+    /// The reply was delivered.
+    Answered {
+        /// Debug id of the call.
+        id: u32,
+        /// Bytes of the reply.
+        bytes: u64,
+    },
+    /// The call failed for its caller, with this `BR_` word.
+    Failed {
+        /// Debug id of the call.
+        id: u32,
+        /// `BR_DEAD_REPLY`, `BR_FAILED_REPLY` or `BR_FROZEN_REPLY`.
+        word: u32,
+    },
+    /// The call has ended; no further event follows.
+    Over {
+        /// Debug id of the call.
+        id: u32,
+    },
+}
+
+/// A call or one-way call as it was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sent {
+    /// Debug id.
+    pub id: u32,
+    /// One-way: there is no reply.
+    pub oneway: bool,
+    /// The device.
+    pub context: Option<ContextId>,
+    /// The caller's process.
+    pub from_pid: u32,
+    /// The caller's thread.
+    pub from_tid: u32,
+    /// The called process; 0 if the call failed before its target was found.
+    pub to_pid: u32,
+    /// Debug id of the node; 0: none.
+    pub node: u32,
+    /// The caller's handle of the node.
+    pub handle: u32,
+    /// Transaction code, defined by the clients.
+    pub code: u32,
+    /// `TF_` flags.
+    pub flags: u32,
+    /// Bytes of data.
+    pub bytes: u64,
+    /// Objects in it.
+    pub objects: u64,
+    /// Why it was refused.
+    pub refused: Option<Refusal>,
+}
 
 impl Driver {
     /// Starts the trace. [`take_trace`](Self::take_trace) must be called often: the events are kept

@@ -1,17 +1,53 @@
 //! Death notifications: requested for a handle, sent when the node's owner dies, can be withdrawn.
 
+use std::fmt;
+
 use binder_uapi::{BinderHandleCookie, Return};
+use serde::{Deserialize, Serialize};
 
 use crate::debug::counters::one_more;
-use crate::driver::Driver;
-use crate::errno::Errno;
-use crate::host::Host;
-use crate::keys::{DeathId, ProcessId, RefId, ThreadId};
+use crate::driver::{DeathId, Driver, ProcessId, RefId, ThreadId};
+use crate::host::{Errno, Host};
 use crate::limits::MAX_DEATHS_A_PROCESS;
-use crate::notifications::types::{Death, DeathState};
-use crate::objects::types::Strength;
-use crate::write_read::deliver::{DeliverToRead, Flow, Reader};
-use crate::write_read::types::Work;
+use crate::objects::Strength;
+use crate::write_read::queue::WorkId;
+use crate::write_read::work::{DeliverToRead, Flow, Reader, Work};
+
+/// State of a death notification.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DeathState {
+    /// Registered; no work is queued.
+    Armed,
+    /// `BR_DEAD_BINDER` is queued, or sent and not acknowledged.
+    Dead,
+    /// Like `Dead`, and withdrawn since: the confirmation follows the acknowledgement.
+    DeadAndClear,
+    /// `BR_CLEAR_DEATH_NOTIFICATION_DONE` is queued.
+    Clear,
+}
+
+impl fmt::Display for DeathState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            DeathState::Armed => "armed",
+            DeathState::Dead => "dead",
+            DeathState::DeadAndClear => "dead, clear follows",
+            DeathState::Clear => "clear",
+        })
+    }
+}
+
+/// A death notification.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Death {
+    pub process: ProcessId,
+    pub cookie: u64,
+    pub state: DeathState,
+    /// The notification's work item, when queued.
+    pub work: Option<WorkId>,
+    /// `BR_DEAD_BINDER` was sent, and `BC_DEAD_BINDER_DONE` is due.
+    pub delivered: bool,
+}
 
 impl Driver {
     /// `BC_REQUEST_DEATH_NOTIFICATION`. An unknown handle or a second request is ignored;

@@ -8,11 +8,51 @@
 use std::collections::BTreeSet;
 
 use binder_uapi::{BinderFreezeInfo, BinderFrozenStatusInfo};
+use serde::{Deserialize, Serialize};
 
-use crate::driver::Driver;
-use crate::errno::Errno;
-use crate::keys::{FreezeId, ProcessId};
-use crate::notifications::types::{Freeze, FreezeState, FreezeWait};
+use crate::driver::{Driver, FreezeId, FreezeNotificationId, ProcessId};
+use crate::host::Errno;
+use crate::notifications::freeze_notification::FreezeState;
+
+/// Freeze state of a process.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Freezer {
+    pub frozen: bool,
+    /// A sync call was refused since the freeze.
+    pub sync_received: bool,
+    /// A one-way call was received since the freeze.
+    pub async_received: bool,
+    /// Transactions to the process that have not ended: queued, or calls without a reply.
+    pub outstanding: usize,
+    /// The last state reported to watchers was frozen.
+    pub announced: bool,
+    /// Pending freezes that wait for the last of the outstanding transactions.
+    pub waits: BTreeSet<FreezeId>,
+    /// Notifications registered on nodes of the process.
+    pub watchers: BTreeSet<FreezeNotificationId>,
+}
+
+/// A pending `BINDER_FREEZE`.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct FreezeWait {
+    /// The open that requested it.
+    pub caller: ProcessId,
+    /// The opens to freeze, without those released since.
+    pub targets: BTreeSet<ProcessId>,
+    /// The opens were thawed meanwhile.
+    thawed: bool,
+}
+
+/// Result of a `BINDER_FREEZE`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Freeze {
+    /// The result is known.
+    Done(Result<(), Errno>),
+    /// Keep the request until [`Wake::Freeze`](crate::Wake::Freeze), an interrupt
+    /// ([`Driver::freeze_interrupted`]) or its timeout ([`Driver::freeze_timed_out`]).
+    Waiting(FreezeId),
+}
 
 impl Driver {
     fn opens_of_pid(&self, pid: u32) -> BTreeSet<ProcessId> {

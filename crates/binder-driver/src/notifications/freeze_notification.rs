@@ -4,17 +4,42 @@
 //! At most one is unacknowledged: changes before the acknowledgement are sent as one more.
 
 use binder_uapi::{BinderFrozenStateInfo, BinderHandleCookie, Return};
+use serde::{Deserialize, Serialize};
 
 use crate::debug::counters::one_more;
-use crate::driver::Driver;
-use crate::errno::Errno;
-use crate::host::Host;
-use crate::keys::{FreezeNotificationId, ProcessId, ThreadId};
+use crate::driver::{Driver, FreezeNotificationId, ProcessId, ThreadId};
+use crate::host::{Errno, Host};
 use crate::limits::MAX_DEATHS_A_PROCESS;
-use crate::notifications::types::{FreezeNotification, FreezeState};
-use crate::objects::types::Strength;
-use crate::write_read::deliver::{DeliverToRead, Flow, Reader};
-use crate::write_read::types::Work;
+use crate::objects::Strength;
+use crate::write_read::queue::WorkId;
+use crate::write_read::work::{DeliverToRead, Flow, Reader, Work};
+
+/// State of a node's owner that is reported to watchers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FreezeState {
+    Frozen,
+    Thawed,
+}
+
+/// A freeze notification.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct FreezeNotification {
+    /// The process that receives it.
+    pub process: ProcessId,
+    /// The watched process; `None` = dead, or the notification was withdrawn.
+    pub owner: Option<ProcessId>,
+    pub cookie: u64,
+    /// State to report, or reported last.
+    pub is_frozen: bool,
+    /// The notification's work item, when queued.
+    pub work: Option<WorkId>,
+    /// `BR_FROZEN_BINDER` was sent, and `BC_FREEZE_NOTIFICATION_DONE` is due.
+    pub sent: bool,
+    /// The state has to be sent again after the acknowledgement.
+    pub resend: bool,
+    /// The notification was withdrawn: the confirmation of that is sent next.
+    pub clear: bool,
+}
 
 impl Driver {
     /// `BC_REQUEST_FREEZE_NOTIFICATION`; the current state is sent at once. `EINVAL`: unknown

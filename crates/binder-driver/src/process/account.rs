@@ -5,15 +5,61 @@
 //! a receive area, its idle pages included, is charged to the receiver's owner.
 
 use owners::Owner;
+use serde::{Deserialize, Serialize};
 
-use crate::buffer::types::Buffer;
-use crate::driver::Driver;
-use crate::errno::Errno;
-use crate::host::Host;
-use crate::keys::{AccountId, BufferId, ProcessId};
+use crate::buffer::Buffer;
+use crate::driver::{AccountId, BufferId, Driver, ProcessId};
+use crate::host::{Errno, Host};
 use crate::limits::{MAX_OBJECTS_OF_AN_OWNER, RECLAIM_BATCH};
-use crate::process::types::Account;
-use crate::transaction::types::Transaction;
+use crate::transaction::Transaction;
+
+/// Resources that one owner uses.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Account {
+    pub owner: Owner,
+    pub opens: usize,
+    /// Nodes, references, death and freeze notifications of all its opens.
+    pub objects: usize,
+    /// Bytes of messages that its opens have sent and no thread has received yet, with their
+    /// records.
+    pub queued_bytes: u64,
+    /// Pages of its receive areas that hold memory.
+    pub touched_pages: u64,
+    /// Bytes of the messages in its receive areas that no thread has received yet.
+    pub untaken_bytes: u64,
+    /// Messages in its receive areas that a thread has received.
+    pub taken_buffers: u64,
+}
+
+/// Bytes of the driver's records of a message. They are charged too: a mapping holds half a million
+/// messages of 8 bytes.
+pub(crate) const RECORD_BYTES: u64 = (size_of::<Buffer>() + size_of::<Transaction>()) as u64;
+
+impl Account {
+    pub fn new(owner: Owner) -> Self {
+        Self {
+            owner,
+            opens: 0,
+            objects: 0,
+            queued_bytes: 0,
+            touched_pages: 0,
+            untaken_bytes: 0,
+            taken_buffers: 0,
+        }
+    }
+
+    pub(crate) fn memory(&self, page_bytes: u32) -> OwnerMemory {
+        let Self { owner, queued_bytes, touched_pages, untaken_bytes, taken_buffers, .. } = *self;
+        let pages = (touched_pages * u64::from(page_bytes)).saturating_sub(untaken_bytes);
+        let buffer_bytes = pages + taken_buffers * RECORD_BYTES;
+        OwnerMemory { owner, queued_bytes, buffer_bytes }
+    }
+
+    /// No object refers to the account.
+    fn is_unused(&self) -> bool {
+        self.opens == 0 && self.queued_bytes == 0
+    }
+}
 
 /// Memory of the messages of one owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,24 +87,6 @@ pub struct AreaMemory {
     pub process: ProcessId,
     /// Bytes of the pages that hold memory, without messages that no thread has received yet.
     pub bytes: u64,
-}
-
-/// Bytes of the driver's records of a message. They are charged too: a mapping holds half a million
-/// messages of 8 bytes.
-pub(crate) const RECORD_BYTES: u64 = (size_of::<Buffer>() + size_of::<Transaction>()) as u64;
-
-impl Account {
-    pub(crate) fn memory(&self, page_bytes: u32) -> OwnerMemory {
-        let Self { owner, queued_bytes, touched_pages, untaken_bytes, taken_buffers, .. } = *self;
-        let pages = (touched_pages * u64::from(page_bytes)).saturating_sub(untaken_bytes);
-        let buffer_bytes = pages + taken_buffers * RECORD_BYTES;
-        OwnerMemory { owner, queued_bytes, buffer_bytes }
-    }
-
-    /// No object refers to the account.
-    fn is_unused(&self) -> bool {
-        self.opens == 0 && self.queued_bytes == 0
-    }
 }
 
 impl Driver {
@@ -205,7 +233,7 @@ impl Driver {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::process::types::Opener;
+    use crate::process::Opener;
     use owners::Uid;
 
     #[test]

@@ -1,19 +1,108 @@
 //! Threads: a caller's tid on one open, its looper state, and its exit.
 
-use binder_uapi::BinderExtendedError;
+use std::fmt;
+
+use binder_uapi::returns::BR_OK;
+use binder_uapi::{BinderExtendedError, BinderWriteRead};
+use serde::{Deserialize, Serialize};
 
 use crate::debug::counters::one_more;
-use crate::driver::Driver;
-use crate::errno::Errno;
-use crate::host::{Caller, Host};
-use crate::keys::{ProcessId, ThreadId};
+use crate::driver::{Driver, ProcessId, ThreadId, TransactionId};
+use crate::host::{Caller, Errno, Host};
 use crate::limits::MAX_THREADS_A_PROCESS;
-use crate::process::types::{Looper, NO_ERROR, Thread};
+use crate::transaction::descriptors::FdDelivery;
 use crate::transaction::prediction::LastParcel;
-use crate::write_read::deliver::DeliverToRead;
 use crate::write_read::held::ReplyComplete;
-use crate::write_read::queue::WorkId;
-use crate::write_read::types::Work;
+use crate::write_read::queue::{QueueId, WorkId};
+use crate::write_read::wake::WorkScope;
+use crate::write_read::work::{DeliverToRead, Work};
+
+/// Looper state of a thread.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Looper {
+    /// `BC_ENTER_LOOPER`: the application's own thread.
+    pub entered: bool,
+    /// `BC_REGISTER_LOOPER`: a thread that the driver requested.
+    pub registered: bool,
+    /// `BC_EXIT_LOOPER`.
+    pub exited: bool,
+    /// The commands above were combined in a wrong way; recorded, without further effect.
+    pub invalid: bool,
+}
+
+impl Looper {
+    /// Whether the thread is in the pool in one of the two ways.
+    pub fn in_pool(self) -> bool {
+        self.entered || self.registered
+    }
+}
+
+impl fmt::Display for Looper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let flags = [
+            (self.entered, "entered"),
+            (self.registered, "registered"),
+            (self.exited, "exited"),
+            (self.invalid, "invalid"),
+        ];
+        let names = flags.iter().filter(|(set, _)| *set).map(|(_, name)| *name);
+        f.write_str(&names.collect::<Vec<_>>().join("|"))
+    }
+}
+
+/// A read that waits for work.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Parked {
+    pub caller: Caller,
+    #[serde(with = "crate::state::wire_bytes")]
+    pub bwr: BinderWriteRead,
+    pub scope: WorkScope,
+    /// Distinguishes this wait from earlier ones of the thread.
+    pub token: u64,
+    /// A wake-up is queued.
+    pub woken: bool,
+}
+
+/// A thread that has used the open.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Thread {
+    pub process: ProcessId,
+    pub tid: u32,
+    pub looper: Looper,
+    /// Work for this thread only.
+    pub todo: QueueId,
+    /// `todo` has an item for which a read returns, not only deferred items.
+    pub has_urgent: bool,
+    /// Delivered before the items of `todo`.
+    pub reply_complete: ReplyComplete,
+    /// In [`Driver::holding`](crate::driver::Driver).
+    pub is_listed_as_holding: bool,
+    /// The innermost call that it is in: an incoming one (`to_thread` is this thread) or an
+    /// outgoing one.
+    pub stack: Option<TransactionId>,
+    /// A [`Work::ReturnError`] or [`Work::Error`] is queued: commands are not run until it was
+    /// read.
+    pub return_error: bool,
+    /// A [`Work::ReplyError`] is queued.
+    pub reply_error: bool,
+    #[serde(with = "crate::state::wire_bytes")]
+    pub extended_error: BinderExtendedError,
+    /// Its next ioctl, if it is a read, returns at once: the thread is new, or a descriptor was
+    /// closed.
+    pub need_return: bool,
+    /// The read buffer to which returns were written last, so that the next read need not check it.
+    pub good_read_buffer: Option<u64>,
+    /// Not serialised: without it, the next parcels are not read ahead.
+    #[serde(skip)]
+    pub last_parcel: LastParcel,
+    pub parked: Option<Parked>,
+    pub fd_delivery: Option<Box<FdDelivery>>,
+    /// The thread has polled the open.
+    pub polls: bool,
+}
+
+/// `command` of an extended error when there is no error.
+pub const NO_ERROR: u32 = BR_OK;
 
 impl Driver {
     /// The thread with this tid, created if it is new.

@@ -4,20 +4,22 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use crate::buffer::types::{HeldObject, OnewayShare};
-use crate::driver::Driver;
-use crate::host::FileToken;
-use crate::keys::{
-    AccountId, DeathId, FreezeId, FreezeNotificationId, NodeId, ProcessId, ThreadId, TransactionId,
+use crate::buffer::{HeldObject, OnewayShare};
+use crate::driver::{
+    AccountId, DeathId, Driver, FreezeId, FreezeNotificationId, NodeId, ProcessId, ThreadId,
+    TransactionId,
 };
-use crate::notifications::types::DeathState;
-use crate::objects::types::{QueuedUpdate, Strength, UpdateKey};
-use crate::process::account::RECORD_BYTES;
-use crate::process::types::{Account, Thread};
-use crate::transaction::types::Kind;
+use crate::host::FileToken;
+use crate::notifications::death::DeathState;
+use crate::objects::Strength;
+use crate::process::account::{Account, RECORD_BYTES};
+use crate::process::thread::Thread;
+use crate::transaction::Kind;
+use crate::transaction::oneway::{QueuedUpdate, UpdateKey};
 use crate::write_read::held::ReplyComplete;
 use crate::write_read::queue::{QueueId, WorkId};
-use crate::write_read::types::{Work, WorkScope};
+use crate::write_read::wake::WorkScope;
+use crate::write_read::work::Work;
 
 /// Expected counts of each node, and whether its one-way slot is in use.
 #[derive(Debug, Default, PartialEq, Eq)]

@@ -3,13 +3,14 @@
 
 use keyed_slab::{Key, Slab};
 
-use crate::buffer::types::{Buffer, Layout, ReceiveArea};
-use crate::driver::Driver;
-use crate::keys::{ProcessId, ThreadId};
+use crate::buffer::{Buffer, Layout, ReceiveArea};
+use crate::driver::{Driver, ProcessId, ThreadId};
 use crate::limits::MAX_MAPPING;
-use crate::objects::types::{Node, Reference};
-use crate::process::types::{Process, Thread};
-use crate::transaction::types::Transaction;
+use crate::objects::nodes::Node;
+use crate::objects::references::Reference;
+use crate::process::Process;
+use crate::process::thread::Thread;
+use crate::transaction::Transaction;
 
 fn known<K: Key, V>(slab: &Slab<K, V>, key: K) -> Result<(), String> {
     if slab.contains_key(key) { Ok(()) } else { Err(format!("{key:?} is stale")) }

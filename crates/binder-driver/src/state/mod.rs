@@ -3,22 +3,22 @@
 //! [`write`] and [`read`] add and check the envelope of a whole daemon's state; [`SavedDriver`] is
 //! the driver's part. The format is documented in `docs/design/upgrade.md`.
 
-mod front_end;
 mod invariants;
 mod keys;
-mod restore;
-pub mod wire_bytes;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::buffer::pages::PageSize;
-use crate::driver::Driver;
+use crate::driver::{ContextId, Driver, FreezeId, ProcessId};
+use crate::host::FileToken;
 
 const MAGIC: [u8; 8] = *b"HDRMSTAT";
+
 /// The format's version. It changes with each change of a serialised type, and a state of the
 /// version before must still be readable.
 pub const VERSION: u32 = 2;
+
 /// Magic, version, checksum, length.
 const HEADER: usize = 8 + 4 + 4 + 8;
 
@@ -156,14 +156,97 @@ impl<'de> Deserialize<'de> for SavedDriver<Driver> {
     }
 }
 
+impl Driver {
+    /// Completes a driver that was read back with what its state leaves out because it follows from
+    /// the rest, and verifies it; the error names the first contradiction. No state makes it panic.
+    fn restore(&mut self) -> Result<(), String> {
+        // Everything after that may look up any key.
+        self.check_keys()?;
+        for (id, account) in self.accounts.iter() {
+            self.accounts_by_owner.insert(account.owner, id);
+        }
+        for process in self.processes.values_mut() {
+            process.refs.index_nodes(|reference| self.refs[reference].node);
+        }
+        for buffer in self.buffers.values().filter(|buffer| buffer.queued_for.is_some()) {
+            if let Some(process) = self.processes.get_mut(buffer.process) {
+                // Checked sums: the bytes may be those of a damaged state.
+                let bytes = process.untaken_bytes.checked_add(buffer.layout.total);
+                process.untaken_bytes = bytes.ok_or("untaken bytes overflow")?;
+            }
+        }
+        for (place, process, page) in self.idle_pages.places() {
+            let area = self.processes.get_mut(process).and_then(|entry| entry.area.as_mut());
+            if !area.is_some_and(|area| area.pages.restore_place(page, place)) {
+                return Err(format!("page {page} of {process:?} is listed but not idle"));
+            }
+        }
+        self.check_invariants()
+    }
+}
+
+/// The objects that a front end refers to, by which it verifies its own state.
+impl Driver {
+    /// All opens.
+    pub fn opens(&self) -> impl Iterator<Item = ProcessId> {
+        self.processes.keys()
+    }
+
+    /// Whether this is a device.
+    pub fn has_context(&self, context: ContextId) -> bool {
+        self.contexts.contains_key(context)
+    }
+
+    /// Opens and tids of all parked reads.
+    pub fn parked_reads(&self) -> impl Iterator<Item = (ProcessId, u32)> {
+        let parked = self.threads.values().filter(|thread| thread.parked.is_some());
+        parked.map(|thread| (thread.process, thread.tid))
+    }
+
+    /// All freezes that wait.
+    pub fn pending_freezes(&self) -> impl Iterator<Item = FreezeId> {
+        self.freezes.keys()
+    }
+
+    /// Files of which the driver has a token.
+    pub fn files_in_transit(&self) -> impl Iterator<Item = FileToken> {
+        self.buffers.values().flat_map(|buffer| &buffer.files).map(|slot| slot.file)
+    }
+}
+
+/// Serialises structs of the binder protocol as their bytes.
+pub mod wire_bytes {
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+    use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+    /// For `#[serde(with)]`.
+    pub fn serialize<T: IntoBytes + Immutable, S: Serializer>(
+        value: &T,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(value.as_bytes())
+    }
+
+    /// For `#[serde(with)]`.
+    pub fn deserialize<'de, T: FromBytes, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<T, D::Error> {
+        let bytes = Vec::<u8>::deserialize(deserializer)?;
+        T::read_from_bytes(&bytes).map_err(|_| D::Error::custom("a struct has another size"))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use keyed_slab::Key;
 
     use super::*;
+    use crate::driver::{AccountId, NodeId, ThreadId, TransactionId};
     use crate::host::Caller;
-    use crate::keys::{AccountId, ContextId, NodeId, ProcessId, ThreadId, TransactionId};
-    use crate::process::types::{Account, Opener, Process, Thread};
+    use crate::process::account::Account;
+    use crate::process::thread::Thread;
+    use crate::process::{Opener, Process};
     use crate::write_read::queue::QueueId;
     use crate::{Owner, Uid};
 

@@ -6,23 +6,36 @@
 //! installs files only between two ioctls lets the read return without the transaction, whose
 //! delivery is then *deferred*: a later read of the thread returns it.
 
+use binder_uapi::returns::{BR_FAILED_REPLY, BR_NOOP};
 use binder_uapi::{BinderBufferObject, BinderFdArrayObject};
+use serde::{Deserialize, Serialize};
 use zerocopy::IntoBytes;
 
-use crate::buffer::types::{FileHolder, FileSlot};
-use crate::driver::Driver;
-use crate::errno::Errno;
-use crate::host::{FileToken, Host};
-use crate::keys::{ProcessId, ThreadId, TransactionId};
+use crate::buffer::{FileHolder, FileSlot};
+use crate::driver::{Driver, ProcessId, ThreadId, TransactionId};
+use crate::host::{Errno, FileToken, Host};
 use crate::limits::{MAX_FILES_A_TRANSACTION, ROOM_FOR_ONE};
+use crate::transaction::Kind;
+use crate::transaction::parcel::{ObjectPlace, Parcel};
 use crate::transaction::scatter_gather::Gather;
-use crate::transaction::types::{
-    Arriving, FdDelivery, Kind, ObjectPlace, Parcel, ReadRequest, Sender,
-};
-use crate::write_read::types::{Work, WriteRead};
+use crate::transaction::send::Sender;
+use crate::write_read::work::Work;
+use crate::write_read::{Arriving, ReadRequest, WriteRead};
 
 /// Offset of the descriptor in a `binder_fd_object`.
 const FD_OFFSET: u64 = 8;
+
+/// A read whose transaction has file descriptors, until they are installed in the reader.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct FdDelivery {
+    /// The read returned without the transaction.
+    pub is_deferred: bool,
+    pub request: ReadRequest,
+    pub transaction: TransactionId,
+    /// The returns of the read, and the offset of the transaction in them.
+    pub returns: Vec<u8>,
+    pub transaction_at: usize,
+}
 
 /// Translates a single descriptor. `EPERM`: the target accepts none; also the errors of
 /// [`take_file`](crate::Files).
@@ -186,13 +199,13 @@ impl Driver {
         let is_reply = self.transactions[delivery.transaction].kind == Kind::Reply;
         self.transaction_lost(host, delivery.transaction);
         if is_reply && !std::mem::replace(&mut self.threads[thread].reply_error, true) {
-            self.push_thread_work(thread, Work::ReplyError(binder_uapi::returns::BR_FAILED_REPLY));
+            self.push_thread_work(thread, Work::ReplyError(BR_FAILED_REPLY));
         }
     }
 
     /// The front end will install the files between this read and a later one: completes the read
-    /// without the transaction, often with [`BR_NOOP`](binder_uapi::returns) alone, after which
-    /// clients read again. `None`: the thread has no delivery. The front end reports the result by
+    /// without the transaction, often with [`BR_NOOP`] alone, after which clients read again.
+    /// `None`: the thread has no delivery. The front end reports the result by
     /// [`files_arrived`](Self::files_arrived) or [`files_refused`](Self::files_refused); a read
     /// before that is [`WriteRead::InstallFds`] again.
     pub fn defer_files<H: Host>(
@@ -265,7 +278,7 @@ impl Driver {
         let mut delivery = self.threads[thread].fd_delivery.take()?;
         let mut out = Vec::with_capacity(4 + delivery.returns.len());
         if request.bwr.read_consumed == 0 && room >= 4 {
-            out.extend_from_slice(binder_uapi::returns::BR_NOOP.as_bytes());
+            out.extend_from_slice(BR_NOOP.as_bytes());
         }
         let at = out.len();
         if room < at as u64 + ROOM_FOR_ONE {
@@ -287,7 +300,7 @@ impl Driver {
         returns.truncate(transaction_at);
         if self.transactions[transaction].kind == Kind::Reply {
             // The reader waits for this reply.
-            returns.extend_from_slice(binder_uapi::returns::BR_FAILED_REPLY.as_bytes());
+            returns.extend_from_slice(BR_FAILED_REPLY.as_bytes());
         }
         self.transaction_lost(host, transaction);
         if request.bwr.read_consumed + returns.len() as u64 <= 4 {

@@ -3,14 +3,29 @@
 use std::collections::btree_map::Entry;
 
 use binder_uapi::TF_UPDATE_TXN;
+use serde::{Deserialize, Serialize};
 
-use crate::driver::Driver;
+use crate::driver::{Driver, NodeId, TransactionId};
 use crate::host::Host;
-use crate::keys::{NodeId, TransactionId};
-use crate::objects::types::{QueuedUpdate, UpdateKey};
-use crate::transaction::types::{Target, Transaction};
-use crate::write_read::deliver::DeliverToRead;
-use crate::write_read::types::Work;
+use crate::transaction::Transaction;
+use crate::transaction::send::Target;
+use crate::write_read::queue::WorkId;
+use crate::write_read::work::{DeliverToRead, Work};
+
+/// Key of one-way calls to a node: a newer call supersedes an older one with the same key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct UpdateKey {
+    pub code: u32,
+    pub flags: u32,
+    pub sender_pid: u32,
+}
+
+/// A queued one-way call with `TF_UPDATE_TXN`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueuedUpdate {
+    pub work: WorkId,
+    pub transaction: TransactionId,
+}
 
 impl Driver {
     /// Queues a one-way call: one at a time is delivered to a node, in the order of sending.
@@ -88,7 +103,7 @@ impl Driver {
         self.wake_process(owner);
     }
 
-    pub(crate) fn hold_oneway_slot(&mut self, oneway: TransactionId) {
+    fn hold_oneway_slot(&mut self, oneway: TransactionId) {
         if let Some(buffer) = self.transactions[oneway].buffer {
             let buffer = &mut self.buffers[buffer];
             buffer.holds_oneway_slot = true;

@@ -7,12 +7,11 @@
 
 use binder_uapi::BinderTransactionData;
 
-use crate::buffer::types::Layout;
+use crate::buffer::Layout;
 use crate::driver::Driver;
-use crate::errno::Errno;
-use crate::host::{Fault, Host, Piece};
+use crate::host::{Errno, Fault, Host, Piece};
 use crate::limits::MAX_PREDICTED_BYTES;
-use crate::transaction::types::Sender;
+use crate::transaction::send::Sender;
 
 /// Bytes of the smallest command with a parcel.
 const COMMAND_WITH_PARCEL: usize = size_of::<u32>() + size_of::<BinderTransactionData>();

@@ -15,12 +15,10 @@ use binder_uapi::{
     FLAT_BINDER_FLAG_INHERIT_RT, FLAT_BINDER_FLAG_PRIORITY_MASK,
     FLAT_BINDER_FLAG_SCHED_POLICY_MASK, FLAT_BINDER_FLAG_SCHED_POLICY_SHIFT,
 };
-
 use owners::{FairQueue, Owner};
 
-use crate::driver::Driver;
+use crate::driver::{Driver, ProcessId, ThreadId, TransactionId};
 use crate::host::{Caller, Freshness, Host, Policy, Priority};
-use crate::keys::{ProcessId, ThreadId, TransactionId};
 
 /// The weakest nice value that a node with these flags is served with.
 fn min_nice(flags: u32) -> i32 {
@@ -79,6 +77,7 @@ const STRONGEST_NICE: i32 = -20;
 /// Calls of a tick's end that are examined, and whose servers are looked at: bounds on the work of
 /// one tick. Most calls have ended by then.
 const MAX_EXAMINED: usize = 256;
+
 const MAX_SERVERS: usize = 32;
 
 /// Ticks after which a call's server is changed even if it had no CPU time in one: it sleeps, or it

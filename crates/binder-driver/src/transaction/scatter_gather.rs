@@ -3,9 +3,9 @@
 
 use binder_uapi::{BINDER_BUFFER_FLAG_HAS_PARENT, BINDER_TYPE_PTR, BinderBufferObject};
 
-use crate::errno::Errno;
-use crate::host::Host;
-use crate::transaction::types::{ObjectPlace, Parcel, Sender};
+use crate::host::{Errno, Host};
+use crate::transaction::parcel::{ObjectPlace, Parcel};
+use crate::transaction::send::Sender;
 
 /// Position of the last fix-up: later ones are allowed only in that object or its ancestors, and
 /// only behind it.

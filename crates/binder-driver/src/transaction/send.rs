@@ -1,19 +1,82 @@
 //! Sending: `BC_TRANSACTION` and `BC_REPLY`, from the target to the receiver's queue.
 
 use binder_uapi::returns::*;
-use binder_uapi::{TF_ACCEPT_FDS, TF_UPDATE_TXN};
+use binder_uapi::{BinderTransactionData, TF_ACCEPT_FDS, TF_UPDATE_TXN};
 
 use crate::debug::counters::one_more;
-use crate::debug::records::{Refusal, TraceEvent};
-use crate::driver::Driver;
-use crate::errno::Errno;
-use crate::host::{Freshness, Host};
-use crate::keys::{BufferId, NodeId, ProcessId, ThreadId, TransactionId};
+use crate::debug::trace::TraceEvent;
+use crate::debug::transaction_log::Refusal;
+use crate::driver::{BufferId, Driver, NodeId, ProcessId, ThreadId, TransactionId};
+use crate::host::{Caller, Errno, Freshness, Host};
 use crate::limits::MAX_THREAD_WORK;
-use crate::objects::types::Strength;
-use crate::process::types::NO_ERROR;
-use crate::transaction::types::{Failure, Kind, Message, Sender, Target, Transaction};
-use crate::write_read::types::Work;
+use crate::objects::Strength;
+use crate::process::thread::NO_ERROR;
+use crate::transaction::{Kind, Transaction};
+use crate::write_read::work::Work;
+
+/// The sending side of one command.
+#[derive(Clone, Copy, Debug)]
+pub struct Sender {
+    pub caller: Caller,
+    pub thread: ThreadId,
+}
+
+/// Contents of a `BC_TRANSACTION` or `BC_REPLY`.
+#[derive(Clone, Copy, Debug)]
+pub struct Message<'a> {
+    /// Debug id of the transaction.
+    pub id: u32,
+    pub kind: Kind,
+    pub data: &'a BinderTransactionData,
+    /// Bytes of scatter-gather buffers.
+    pub extra_size: u64,
+}
+
+/// Why a transaction was not sent: the sender's `BR_` word and the extended error's errno.
+#[derive(Clone, Copy, Debug)]
+pub struct Failure {
+    pub word: u32,
+    /// `None`: the sender made no error.
+    pub errno: Option<Errno>,
+    /// The call to which this is the reply, which fails as well.
+    pub in_reply_to: Option<TransactionId>,
+}
+
+impl Failure {
+    /// The extended error's negative errno; 0: none.
+    fn param(&self) -> i32 {
+        self.errno.map_or(0, |errno| -errno.code())
+    }
+
+    /// The transaction had no effect and is sent again, as client memory is late.
+    fn is_restart(&self) -> bool {
+        self.errno == Some(Errno::ERESTART)
+    }
+
+    fn dead(errno: Errno) -> Self {
+        Self { word: BR_DEAD_REPLY, errno: Some(errno), in_reply_to: None }
+    }
+}
+
+impl From<Errno> for Failure {
+    /// A missing mapping is treated as a dead target.
+    fn from(errno: Errno) -> Self {
+        let word = if errno == Errno::ESRCH { BR_DEAD_REPLY } else { BR_FAILED_REPLY };
+        Self { word, errno: Some(errno), in_reply_to: None }
+    }
+}
+
+/// The target of a transaction.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    pub process: ProcessId,
+    /// The node, with a local strong reference for the buffer. `None` for a reply.
+    pub node: Option<NodeId>,
+    /// The thread that must receive it.
+    pub thread: Option<ThreadId>,
+    /// The target accepts descriptors.
+    pub accepts_fds: bool,
+}
 
 impl Driver {
     /// `BC_TRANSACTION`, `BC_REPLY` and their scatter-gather forms. A failure is returned to the

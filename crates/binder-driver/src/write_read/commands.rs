@@ -3,12 +3,12 @@
 use binder_uapi::{BinderWriteRead, Command, CommandReader, StreamError};
 
 use crate::driver::Driver;
-use crate::errno::Errno;
-use crate::host::{Caller, Fault, Host};
+use crate::host::{Caller, Errno, Fault, Host};
 use crate::limits::{COMMAND_CHUNK, COMMAND_COST, OBJECT_COST, SLICE_COST, TRANSACTION_COST};
-use crate::objects::types::Strength;
-use crate::transaction::types::{Kind, Message, Sender};
-use crate::write_read::types::Work;
+use crate::objects::Strength;
+use crate::transaction::Kind;
+use crate::transaction::send::{Message, Sender};
+use crate::write_read::work::Work;
 
 /// Commands as they came from the client.
 struct Fetched<'a> {

@@ -6,9 +6,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::driver::Driver;
-use crate::keys::ThreadId;
-use crate::write_read::types::{HeldReads, Work};
+use crate::driver::{Driver, ThreadId};
+use crate::write_read::work::Work;
 
 /// Delivery of the `BR_TRANSACTION_COMPLETE` of a thread's last reply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,6 +22,15 @@ pub enum ReplyComplete {
     },
     /// The thread's read returns for it, without work of the process.
     Due,
+}
+
+/// Whether reads wait with a held confirmation ([`Driver::release_held_reads`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeldReads {
+    /// No read does.
+    None,
+    /// Some reads may.
+    Some,
 }
 
 impl Driver {

@@ -4,7 +4,7 @@
 use keyed_slab::{Key, Slab, key_types};
 use serde::{Deserialize, Serialize};
 
-use crate::write_read::types::Work;
+use crate::write_read::work::Work;
 
 key_types! {
     /// One list.
@@ -14,7 +14,7 @@ key_types! {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Entry {
+struct QueuedWork {
     work: Work,
     queue: QueueId,
     previous: WorkId,
@@ -31,7 +31,7 @@ struct Head {
 /// All queues of the driver.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Queues {
-    entries: Slab<WorkId, Entry>,
+    entries: Slab<WorkId, QueuedWork>,
     heads: Slab<QueueId, Head>,
 }
 
@@ -50,7 +50,7 @@ impl Queues {
     /// Appends an item.
     pub fn push(&mut self, queue: QueueId, work: Work) -> WorkId {
         let previous = self.heads[queue].last;
-        let id = self.entries.insert(Entry { work, queue, previous, next: WorkId::NULL });
+        let id = self.entries.insert(QueuedWork { work, queue, previous, next: WorkId::NULL });
         match self.entries.get_mut(previous) {
             Some(entry) => entry.next = id,
             None => self.heads[queue].first = id,
@@ -63,7 +63,7 @@ impl Queues {
 
     /// Removes an item from its queue; `None` if it was removed before.
     pub fn unlink(&mut self, id: WorkId) -> Option<Work> {
-        let Entry { work, queue, previous, next } = self.entries.remove(id)?;
+        let QueuedWork { work, queue, previous, next } = self.entries.remove(id)?;
         match self.entries.get_mut(previous) {
             Some(entry) => entry.next = next,
             None => self.heads[queue].first = next,

@@ -1,13 +1,80 @@
 //! Parking and waking: which reader is woken for which work.
 
-use binder_uapi::BinderWriteRead;
+use std::collections::VecDeque;
 
-use crate::driver::Driver;
-use crate::host::Caller;
-use crate::keys::{ProcessId, ThreadId};
-use crate::process::types::Parked;
+use binder_uapi::BinderWriteRead;
+use serde::{Deserialize, Serialize};
+
+use crate::driver::{Driver, FreezeId, ProcessId, ThreadId};
+use crate::host::{Caller, Errno};
+use crate::process::thread::Parked;
 use crate::write_read::held::ReplyComplete;
-use crate::write_read::types::{Interrupt, Pending, Wake, WorkScope};
+
+/// An action that the front end has to take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Wake {
+    /// Call [`Driver::resume`] for this parked reader.
+    Reader {
+        /// The open.
+        process: ProcessId,
+        /// The parked thread.
+        tid: u32,
+    },
+    /// The open may have become readable for a thread that polled it.
+    Poll {
+        /// The open.
+        process: ProcessId,
+    },
+    /// A [`Freeze::Waiting`](crate::Freeze::Waiting) has ended: reply to its request.
+    Freeze {
+        /// Id of the freeze.
+        id: FreezeId,
+        /// The ioctl's result.
+        result: Result<(), Errno>,
+    },
+}
+
+/// Result of a signal for a reader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Interrupt {
+    /// Its wait has ended: the ioctl fails with `EINTR` and returns this argument.
+    Ended(BinderWriteRead),
+    /// Its read returns a held confirmation: a [`Wake::Reader`] follows.
+    Woken,
+    /// It is not parked: its read has returned already.
+    NotParked,
+}
+
+/// The queues from which a thread takes work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum WorkScope {
+    /// The thread's own queue.
+    Thread,
+    /// The thread's own queue and that of its process.
+    Process,
+}
+
+/// Wake-ups for the front end; that of a reader is valid only while the same wait lasts.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Wakes {
+    queue: VecDeque<Pending>,
+    next_token: u64,
+}
+
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+enum Pending {
+    Reader { thread: ThreadId, token: u64 },
+    Poll(ProcessId),
+    Freeze(FreezeId),
+}
+
+impl Wakes {
+    /// A pending freeze has to be checked.
+    pub fn freeze(&mut self, id: FreezeId) {
+        self.queue.push_back(Pending::Freeze(id));
+    }
+}
 
 impl Driver {
     /// A thread takes work of its process only while it has none of its own and is in no call.

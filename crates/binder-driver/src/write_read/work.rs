@@ -5,13 +5,35 @@
 
 use binder_uapi::Return;
 use binder_uapi::returns::*;
+use serde::{Deserialize, Serialize};
 use zerocopy::IntoBytes;
 
-use crate::driver::Driver;
+use crate::driver::{
+    DeathId, Driver, FreezeNotificationId, NodeId, ProcessId, ThreadId, TransactionId,
+};
 use crate::host::Host;
-use crate::keys::{ProcessId, ThreadId, TransactionId};
-use crate::process::types::SpamDetection;
-use crate::write_read::types::Work;
+use crate::process::SpamDetection;
+
+/// An item in a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Work {
+    /// A call, one-way call or reply.
+    Transaction(TransactionId),
+    /// The thread's last command failed: a `BR_` word without payload.
+    ReturnError(u32),
+    /// A `BR_ERROR` with a negative errno.
+    Error(i32),
+    /// The call for whose reply the thread waits has failed: a `BR_` word without payload.
+    ReplyError(u32),
+    /// The thread's transaction was accepted: `BR_TRANSACTION_COMPLETE` or its replacement.
+    TransactionComplete(u32),
+    /// A change of the node's reference counts to report to the owner.
+    Node(NodeId),
+    /// A death notification, or the confirmation of its withdrawal.
+    Death(DeathId),
+    /// A freeze notification, or the confirmation of its withdrawal.
+    FreezeNotification(FreezeNotificationId),
+}
 
 /// What a reader does after an item was delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +64,7 @@ impl Reader<'_> {
     }
 
     /// Appends a return that has no payload.
-    pub fn put_word(&mut self, word: u32) {
+    fn put_word(&mut self, word: u32) {
         self.out.extend_from_slice(word.as_bytes());
     }
 }

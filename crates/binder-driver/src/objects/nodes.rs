@@ -5,20 +5,73 @@
 //! owner's side: undelivered transactions to the node, buffers that refer to it, pending
 //! acknowledgements, and the context's reference to its manager.
 
+use std::collections::{BTreeMap, VecDeque};
+
 use binder_uapi::{
     BinderNodeDebugInfo, BinderNodeInfoForRef, BinderPtrCookie, FLAT_BINDER_FLAG_ACCEPTS_FDS,
     FLAT_BINDER_FLAG_TXN_SECURITY_CTX, FlatBinderObject, Return,
 };
+use serde::{Deserialize, Serialize};
 
 use crate::debug::counters::one_more;
-use crate::driver::Driver;
-use crate::errno::Errno;
-use crate::host::Host;
-use crate::keys::{NodeId, ProcessId, ThreadId};
+use crate::driver::{Driver, NodeId, ProcessId, RefId, ThreadId};
+use crate::host::{Errno, Host};
 use crate::limits::MAX_OBJECTS_A_PROCESS;
-use crate::objects::types::{Node, Strength};
-use crate::write_read::deliver::{DeliverToRead, Flow, Reader};
-use crate::write_read::types::Work;
+use crate::objects::Strength;
+use crate::transaction::oneway::{QueuedUpdate, UpdateKey};
+use crate::write_read::queue::{QueueId, WorkId};
+use crate::write_read::work::{DeliverToRead, Flow, Reader, Work};
+
+/// An object of a process.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Node {
+    /// Debug id.
+    pub id: u32,
+    pub ptr: u64,
+    pub cookie: u64,
+    /// `None` = the owner is dead.
+    pub owner: Option<ProcessId>,
+    pub accepts_fds: bool,
+    pub wants_security_context: bool,
+    /// Flags from the first time that the owner sent the object; they determine its priority.
+    pub flags: u32,
+    /// Number of references with a strong count.
+    pub internal_strong: u32,
+    pub local_strong: u32,
+    pub local_weak: u32,
+    /// Strong (`BR_ACQUIRE`) / weak (`BR_INCREFS`) references were reported to the owner.
+    pub has_strong: bool,
+    pub has_weak: bool,
+    /// ... and the owner has not acknowledged that yet.
+    pub pending_strong: bool,
+    pub pending_weak: bool,
+    /// Head of the list of references to this node.
+    pub first_ref: Option<RefId>,
+    pub ref_count: u32,
+    /// The node's work item, when queued.
+    pub work: Option<WorkId>,
+    /// A one-way call is undelivered, or its buffer is not freed yet.
+    pub has_oneway: bool,
+    /// One-way calls queued behind that one; created with the first.
+    pub oneway_todo: Option<QueueId>,
+    /// Those of these calls that have `TF_UPDATE_TXN`: oldest first for each key, so that a newer
+    /// one finds the call that it supersedes without a search through the queue.
+    pub updates: BTreeMap<UpdateKey, VecDeque<QueuedUpdate>>,
+}
+
+impl Node {
+    fn is_strong(&self) -> bool {
+        self.internal_strong > 0 || self.local_strong > 0
+    }
+
+    fn is_weak(&self) -> bool {
+        self.ref_count > 0 || self.local_weak > 0 || self.is_strong()
+    }
+
+    fn name(&self) -> BinderPtrCookie {
+        BinderPtrCookie { ptr: self.ptr, cookie: self.cookie }
+    }
+}
 
 impl Driver {
     /// The caller's node for a local object, created if it is new. A caller that then takes no

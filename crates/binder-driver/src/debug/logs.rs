@@ -1,17 +1,59 @@
-//! `state`, `transactions` and `proc/PID`: all opens, objects and pending transactions.
+//! The texts of `binder_logs`, in the format of the kernel's driver, which tools parse.
+//!
+//! Values that this driver does not have are shown as the kernel's driver usually shows them: 0 for
+//! addresses of the kernel's structures and lines of its source, 1 for the temporary reference that
+//! printing a node takes, 0 for the age of a transaction (this driver has no clock).
 
 use std::fmt::Write;
 
 use binder_uapi::returns::BR_TRANSACTION_COMPLETE;
 
-use super::{ended, is_full};
-use crate::driver::Driver;
-use crate::keys::{BufferId, NodeId, ProcessId, RefId, ThreadId, TransactionId};
-use crate::notifications::types::DeathState;
-use crate::transaction::types::Kind;
+use crate::debug::counters::{COMMANDS, Counters, RETURNS};
+use crate::debug::transaction_log::{LogEntry, Refusal, Ring};
+use crate::driver::{BufferId, Driver, NodeId, ProcessId, RefId, ThreadId, TransactionId};
+use crate::notifications::death::DeathState;
+use crate::process::Process;
+use crate::process::thread::Thread;
+use crate::transaction::Kind;
 use crate::write_read::held::ReplyComplete;
 use crate::write_read::queue::QueueId;
-use crate::write_read::types::Work;
+use crate::write_read::work::Work;
+
+/// Bytes at which a text ends: creating more would take milliseconds, in which no client is served.
+const MAX_TEXT: usize = 1 << 20;
+
+/// The last line of such a text.
+const CUT: &str = "(the rest is left out)\n";
+
+/// Whether no more is added.
+fn is_full(text: &str) -> bool {
+    text.len() >= MAX_TEXT
+}
+
+/// Ends a text.
+fn ended(mut text: String) -> String {
+    if is_full(&text) {
+        let lines = text.as_bytes()[..MAX_TEXT].iter().rposition(|&byte| byte == b'\n');
+        text.truncate(lines.map_or(0, |at| at + 1));
+        text += CUT;
+    }
+    text
+}
+
+impl Driver {
+    /// Pids that have a device open, ascending.
+    pub fn pids(&self) -> Vec<u32> {
+        let mut pids: Vec<u32> = self.processes.values().map(|open| open.opener.pid).collect();
+        pids.sort_unstable();
+        pids.dedup();
+        pids
+    }
+
+    /// Whether a pid has a device open.
+    pub fn has_pid(&self, pid: u32) -> bool {
+        self.processes.values().any(|open| open.opener.pid == pid)
+    }
+}
 
 /// Level of detail.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -33,6 +75,7 @@ impl LinePrefix {
     const NODE: Self = Self { transaction: "    pending async transaction", other: "    " };
 }
 
+/// `state`, `transactions` and `proc/PID`: all opens, objects and pending transactions.
 impl Driver {
     /// The whole state.
     pub fn state(&self) -> String {
@@ -309,6 +352,133 @@ impl Driver {
             layout.offsets_size,
             layout.extra_end - layout.extra_at,
             if transaction.is_some() { "active" } else { "delivered" },
+        );
+    }
+}
+
+/// `stats`: counters of commands and returns, and numbers of objects.
+impl Driver {
+    /// Counters of the whole driver, then of every open.
+    pub fn stats(&self) -> String {
+        let mut text = String::from("binder stats:\n");
+        counters(&mut text, "", &self.statistics.all);
+        self.objects(&mut text);
+        for process in self.processes.values() {
+            self.process_stats(&mut text, process);
+        }
+        ended(text)
+    }
+
+    fn objects(&self, text: &mut String) {
+        let made = self.statistics.made;
+        // A transaction is created together with the return that confirms it to its sender.
+        for (kind, active, total) in [
+            ("proc", self.processes.len(), made.processes),
+            ("thread", self.threads.len(), made.threads),
+            ("node", self.nodes.len(), made.nodes),
+            ("ref", self.refs.len(), made.refs),
+            ("death", self.deaths.len(), made.deaths),
+            ("transaction", self.transactions.len(), made.transactions),
+            ("transaction_complete", self.completes(), made.transactions),
+            ("freeze", self.freeze_notifications.len(), made.freezes),
+        ] {
+            if active > 0 || total > 0 {
+                let _ = writeln!(text, "{kind}: active {active} total {total}");
+            }
+        }
+    }
+
+    /// Number of these confirmations that were not read yet.
+    fn completes(&self) -> usize {
+        let is_one = |work: &Work| matches!(work, Work::TransactionComplete(_));
+        let queued = |todo| self.queues.iter(todo).filter(|(_, work)| is_one(work)).count();
+        let of_thread = |thread: &Thread| {
+            queued(thread.todo) + usize::from(thread.reply_complete != ReplyComplete::Delivered)
+        };
+        self.threads.values().map(of_thread).sum()
+    }
+
+    fn process_stats(&self, text: &mut String, process: &Process) {
+        if is_full(text) {
+            return;
+        }
+        let refs = || process.refs.iter().map(|id| &self.refs[id]);
+        let (strong, weak) = refs().fold((0, 0), |(strong, weak), one| {
+            (strong + u64::from(one.strong), weak + u64::from(one.weak))
+        });
+        let area = process.area.as_ref();
+        let pages = area.map_or(0, |area| area.ranges.size() / self.page_bytes());
+        let (touched, idle) = area.map_or((0, 0), |area| (area.pages.touched(), area.pages.idle()));
+        let pending = self.queues.iter(process.todo);
+        let pending = pending.filter(|(_, work)| matches!(work, Work::Transaction(_))).count();
+        let _ = write!(
+            text,
+            "proc {}\ncontext {}\n  threads: {}\n  requested threads: {}+{}/{}\n  \
+             ready threads {}\n  \
+             free async space {}\n  nodes: {}\n  refs: {} s {strong} w {weak}\n  buffers: {}\n  \
+             pages: {}:{idle}:{}\n  pages high watermark: {touched}\n  \
+             pending transactions: {pending}\n",
+            process.opener.pid,
+            self.contexts[process.context].name,
+            process.threads.len(),
+            process.requested_threads,
+            process.started_threads,
+            process.max_threads,
+            process.idle.len(),
+            area.map_or(0, |area| area.free_oneway),
+            process.nodes.len(),
+            process.refs.len(),
+            area.map_or(0, |area| area.ranges.live_count()),
+            touched - idle,
+            pages - touched,
+        );
+        counters(text, "  ", &process.counters);
+    }
+}
+
+fn counters(text: &mut String, indent: &str, counters: &Counters) {
+    let commands = COMMANDS.iter().zip(counters.commands);
+    for (name, count) in commands.chain(RETURNS.iter().zip(counters.returns)) {
+        if count > 0 {
+            let _ = writeln!(text, "{indent}{name}: {count}");
+        }
+    }
+}
+
+/// `transaction_log` and `failed_transaction_log`: a line for each of the last transactions.
+impl Driver {
+    /// The last 32 transactions, oldest first.
+    pub fn transaction_log(&self) -> String {
+        self.lines(&self.log.all)
+    }
+
+    /// The last 32 that failed, oldest first.
+    pub fn failed_transaction_log(&self) -> String {
+        self.lines(&self.log.failed)
+    }
+
+    fn lines(&self, ring: &Ring) -> String {
+        ring.iter().fold(String::new(), |mut text, entry| {
+            self.line(&mut text, entry);
+            text
+        })
+    }
+
+    fn line(&self, text: &mut String, entry: &LogEntry) {
+        let kind = match entry.kind {
+            Kind::Call => "call ",
+            Kind::Oneway => "async",
+            Kind::Reply => "reply",
+        };
+        let context = entry.context.and_then(|context| self.contexts.get(context));
+        let context = context.map_or("(removed)", |context| &context.name);
+        let LogEntry { id, from_pid, from_tid, to_pid, to_tid, to_node, handle, .. } = entry;
+        let (data, offsets) = (entry.data_size, entry.offsets_size);
+        let Refusal { word, errno } = entry.refused.unwrap_or(Refusal { word: 0, errno: 0 });
+        let _ = writeln!(
+            text,
+            "{id}: {kind} from {from_pid}:{from_tid} to {to_pid}:{to_tid} context {context} \
+             node {to_node} handle {handle} size {data}:{offsets} ret {word}/{errno} l=0"
         );
     }
 }
