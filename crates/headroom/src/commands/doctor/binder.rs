@@ -1,5 +1,6 @@
 //! Checks for `headroom-binderd`.
 
+use std::fs;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -7,13 +8,12 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use headroom_linux::fuse_device;
+use headroom_linux::sched::SchedAttr;
 use rustix::fs::{FileType, Mode, OFlags, open};
 use rustix::io::Errno;
+use rustix::process::Pid;
 
-use super::capabilities::Capability;
-use super::check::Check;
-use super::real_time;
-use super::system::System;
+use super::{Capability, Check, System};
 use crate::helpers::preload::{self, Library};
 
 const DAEMON: &str = "headroom-binderd";
@@ -23,6 +23,10 @@ const SYSTEM_DAEMON: &str = "headroom-binderd for the whole machine (`headroom r
 const FUSE_DEVICE: u64 = libc::makedev(10, 229);
 /// Uid of the user `nobody`, which owns no files.
 const NOBODY: u32 = 65534;
+/// Name of the daemon's threads: the kernel keeps 15 bytes.
+const DAEMON_THREAD: &str = "headroom-binder";
+/// The level of the daemon's event loop unless `--priority` sets another one.
+const DEFAULT_LEVEL: u32 = 1;
 
 /// All checks.
 pub fn checks(system: &System) -> Vec<Check> {
@@ -71,7 +75,7 @@ pub fn checks(system: &System) -> Vec<Check> {
         ),
         Check::new(
             "binder-priority",
-            real_time::above_the_loop(),
+            above_the_loop(),
             "while that program runs on the event loop's CPU, no call is served, of no caller",
             "`--priority` of headroom-binderd above it, or below it if it must precede all calls",
         ),
@@ -267,6 +271,54 @@ fn opened(returned: libc::c_long) -> Result<OwnedFd, Errno> {
     }
 }
 
+/// A thread with a real-time policy.
+struct Thread {
+    tid: i32,
+    name: String,
+    level: u32,
+}
+
+/// Describes the real-time levels of programs; an error names the strongest program above the loop.
+fn above_the_loop() -> Result<String, String> {
+    let threads = real_time_threads(Path::new("/proc"));
+    let daemon = threads.iter().filter(|thread| thread.name == DAEMON_THREAD);
+    let own = daemon.map(|thread| thread.level).max().unwrap_or(DEFAULT_LEVEL);
+    let above = threads.iter().filter(|thread| thread.name != DAEMON_THREAD && thread.level > own);
+    match above.max_by_key(|thread| thread.level) {
+        None => Ok(format!("no program runs at a real-time priority above {own}")),
+        Some(Thread { tid, name, level }) => Err(format!(
+            "{name} (thread {tid}) runs at real-time priority {level}, the event loop at {own}"
+        )),
+    }
+}
+
+/// Threads of programs with a real-time policy. Only files are read that a program which hangs in
+/// `execve` does not block.
+fn real_time_threads(proc: &Path) -> Vec<Thread> {
+    let numbers = |folder: &Path| -> Vec<i32> {
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+    };
+    let mut found = Vec::new();
+    for pid in numbers(proc) {
+        let folder = proc.join(pid.to_string());
+        // Kernel threads have no memory; the daemon does not compete with those.
+        let sizes = fs::read_to_string(folder.join("statm")).unwrap_or_default();
+        if sizes.starts_with("0 ") || sizes.is_empty() {
+            continue;
+        }
+        for tid in numbers(&folder.join("task")) {
+            let attr = Pid::from_raw(tid).and_then(|tid| SchedAttr::of(Some(tid)).ok());
+            if let Some(attr) = attr.filter(SchedAttr::is_realtime) {
+                let name = fs::read_to_string(folder.join(format!("task/{tid}/comm")));
+                let name = name.unwrap_or_default().trim_end().to_owned();
+                found.push(Thread { tid, name, level: attr.priority });
+            }
+        }
+    }
+    found
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -284,5 +336,23 @@ mod tests {
             assert!(!check.present && check.found.contains(found), "{check:?}");
             assert!(check.remedy.starts_with(remedy) || check.remedy.contains(remedy), "{check:?}");
         }
+    }
+
+    #[test]
+    fn a_real_time_thread_is_found_and_kernel_threads_are_not() {
+        std::thread::spawn(|| {
+            let own = rustix::thread::gettid().as_raw_nonzero().get();
+            let find = || real_time_threads(Path::new("/proc")).iter().any(|one| one.tid == own);
+            assert!(!find(), "an ordinary thread");
+            if SchedAttr::fifo(2).apply(None).is_err() {
+                test_support::skip("needs CAP_SYS_NICE");
+                return;
+            }
+            assert!(find());
+            assert!(above_the_loop().is_err_and(|error| error.contains("real-time priority")));
+            assert!(!real_time_threads(Path::new("/proc")).iter().any(|one| one.tid == 2));
+        })
+        .join()
+        .unwrap();
     }
 }

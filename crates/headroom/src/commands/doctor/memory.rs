@@ -1,32 +1,43 @@
-//! Checks for `headroom-oomd`, except those for its memory notifier.
+//! Checks for `headroom-oomd`.
 
 use std::path::Path;
 
 use control::configuration::Configuration;
+use memory_watch::capability::{Capability as Feature, probe};
 use memory_watch::cgroups::Cgroups;
 
-use super::capabilities::Capability;
-use super::check::Check;
-use super::system::System;
+use super::{Capability, Check, System};
 use crate::helpers::oom_daemons;
 use crate::helpers::oomd_config;
 use crate::helpers::output::count;
 
 const DAEMON: &str = "headroom-oomd";
 
-fn other_daemons() -> Result<String, String> {
-    let running = oom_daemons::running(Path::new("/proc"));
-    if running.is_empty() {
-        return Ok("none runs".to_owned());
-    }
-    Err(format!("{} also acts on a shortage", running.join(", ")))
-}
+/// Features with which the daemon watches memory, with the remedy for an operator if one is
+/// missing. None is indispensable: without BPF, `/proc` is read on a timer.
+const WANTED: [(Feature, &str); 11] = [
+    (Feature::CapBpf, "run the daemon as root, or with CAP_BPF"),
+    (Feature::CapPerfmon, "run the daemon as root, or with CAP_PERFMON"),
+    (Feature::KernelTypes, "a kernel with CONFIG_DEBUG_INFO_BTF"),
+    (
+        Feature::Notifier,
+        "kernel 6.1 or newer with BTF and tp_btf/rss_stat; no seccomp filter, lockdown or LSM that \
+         forbids bpf()",
+    ),
+    (Feature::RingBuffer, "kernel 5.8 or newer"),
+    (Feature::TaskIterator, "kernel 5.8 or newer"),
+    (Feature::SendSignalTask, "kernel 6.13 or newer"),
+    (Feature::MemoryOwner, "a kernel with CONFIG_MEMCG"),
+    (Feature::CapSysResource, "give the daemon CAP_SYS_RESOURCE"),
+    (Feature::Pressure, "a kernel with CONFIG_PSI, started with psi=1"),
+    (Feature::PressureTrigger, "kernel 5.2 or newer; run the daemon as root"),
+];
 
 /// All checks.
 pub fn checks(system: &System) -> Vec<Check> {
     // Reads the configuration at its default path, as the daemon does.
     let read = oomd_config::read(None).map_err(|error| format!("{error:#}"));
-    vec![
+    let own = vec![
         Check::new("pidfd", pidfd(), "no process can be killed safely", "kernel 5.3 or newer")
             .needed_by(DAEMON),
         Check::new(
@@ -88,7 +99,23 @@ pub fn checks(system: &System) -> Vec<Check> {
              up",
             "kernel 5.18 or newer",
         ),
-    ]
+    ];
+    own.into_iter().chain(WANTED.map(watching)).collect()
+}
+
+/// The probe of the library that does the watching.
+fn watching((feature, remedy): (Feature, &'static str)) -> Check {
+    let found = probe(feature).found;
+    let found = found.map(|detail| if detail.is_empty() { "present".into() } else { detail });
+    Check::new(feature.name(), found, feature.lost_without(), remedy)
+}
+
+fn other_daemons() -> Result<String, String> {
+    let running = oom_daemons::running(Path::new("/proc"));
+    if running.is_empty() {
+        return Ok("none runs".to_owned());
+    }
+    Err(format!("{} also acts on a shortage", running.join(", ")))
 }
 
 fn configuration(read: &Result<Configuration, String>) -> Result<String, String> {

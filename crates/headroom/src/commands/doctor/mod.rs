@@ -1,24 +1,20 @@
 //! `headroom doctor`: features of this machine, tested by using them where that is harmless.
 
 mod binder;
-mod capabilities;
-mod check;
 #[cfg(feature = "bpf")]
 mod memory;
-#[cfg(feature = "bpf")]
-mod notifier;
-mod real_time;
-mod system;
 
-use std::fmt::Write;
+use std::borrow::Cow;
+use std::fmt::{self, Write};
 use std::process::ExitCode;
 
+use headroom_daemon::message::plain;
+use rustix::thread::CapabilitySet;
 use serde::Serialize;
 
 use crate::arguments::Globals;
 use crate::helpers::output::{self, printable};
 use crate::helpers::{client, kernel_limits, starting, status_line};
-use check::Check;
 
 #[derive(Serialize)]
 struct Report {
@@ -31,7 +27,7 @@ struct Report {
 
 /// Runs the command. The exit code is 1 if something is missing that a daemon cannot do without.
 pub fn doctor(globals: &Globals) -> anyhow::Result<ExitCode> {
-    let system = system::System::look();
+    let system = System::look();
     let report = Report {
         kernel: system.release.clone(),
         root: rustix::process::geteuid().is_root(),
@@ -45,12 +41,12 @@ pub fn doctor(globals: &Globals) -> anyhow::Result<ExitCode> {
 }
 
 #[cfg(feature = "bpf")]
-fn oom(system: &system::System) -> Vec<Check> {
-    memory::checks(system).into_iter().chain(notifier::checks()).collect()
+fn oom(system: &System) -> Vec<Check> {
+    memory::checks(system)
 }
 
 #[cfg(not(feature = "bpf"))]
-fn oom(_: &system::System) -> Vec<Check> {
+fn oom(_: &System) -> Vec<Check> {
     vec![Check::new(
         "checks",
         Err("not in the static headroom".into()),
@@ -119,6 +115,143 @@ fn describe(text: &mut String, check: &Check) {
     }
 }
 
+/// Result of one check.
+#[derive(Debug, Serialize)]
+struct Check {
+    /// Name of the checked feature.
+    capability: &'static str,
+    /// The feature is available.
+    present: bool,
+    /// Details of the result.
+    found: String,
+    /// Consequence if it is missing; empty if it is present.
+    lost: &'static str,
+    /// Remedy for an operator; empty if it is present.
+    remedy: Cow<'static, str>,
+    /// The daemon that cannot work at all without it.
+    disables: Option<&'static str>,
+}
+
+impl Check {
+    /// `found` describes what is available (`Ok`) or why it is missing (`Err`).
+    fn new(
+        capability: &'static str,
+        found: Result<String, String>,
+        lost: &'static str,
+        remedy: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        match found {
+            Ok(found) => {
+                let remedy = Cow::Borrowed("");
+                Self { capability, present: true, found, lost: "", remedy, disables: None }
+            }
+            Err(error) => {
+                let (found, remedy) = (plain(&error), remedy.into());
+                Self { capability, present: false, found, lost, remedy, disables: None }
+            }
+        }
+    }
+
+    /// Marks the feature as required: if it is missing, `daemon` cannot work.
+    fn needed_by(mut self, daemon: &'static str) -> Self {
+        self.disables = (!self.present).then_some(daemon);
+        self
+    }
+}
+
+/// The tested machine.
+struct System {
+    /// Kernel release, as `6.18.44-amd64`.
+    release: String,
+    /// Its first two numbers.
+    version: Version,
+    /// Capabilities of this process.
+    capabilities: Capabilities,
+}
+
+impl System {
+    /// Reads them.
+    fn look() -> Self {
+        let release = rustix::system::uname().release().to_string_lossy().into_owned();
+        Self { version: Version::of(&release), release, capabilities: Capabilities::ours() }
+    }
+
+    /// A feature that each kernel has since this version, and that has no harmless probe.
+    fn since(&self, major: u32, minor: u32) -> Result<String, String> {
+        if self.version < (Version { major, minor }) {
+            return Err(format!("kernel {} has none", self.version));
+        }
+        Ok(format!("kernel {} has it", self.version))
+    }
+}
+
+/// The first two numbers of a kernel's release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Version {
+    major: u32,
+    minor: u32,
+}
+
+impl Version {
+    fn of(release: &str) -> Self {
+        let mut numbers =
+            release.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse().unwrap_or(0));
+        let mut next = || numbers.next().unwrap_or(0);
+        Self { major: next(), minor: next() }
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)
+    }
+}
+
+/// A capability that a check requires.
+#[derive(Clone, Copy, Debug)]
+enum Capability {
+    // Of the OOM manager's checks, which the static program does not have.
+    #[cfg_attr(not(feature = "bpf"), expect(dead_code))]
+    Kill,
+    SysAdmin,
+}
+
+impl Capability {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Kill => "CAP_KILL",
+            Self::SysAdmin => "CAP_SYS_ADMIN",
+        }
+    }
+
+    fn bit(self) -> CapabilitySet {
+        match self {
+            Self::Kill => CapabilitySet::KILL,
+            Self::SysAdmin => CapabilitySet::SYS_ADMIN,
+        }
+    }
+}
+
+/// The effective set.
+struct Capabilities(CapabilitySet);
+
+impl Capabilities {
+    /// The set of this process; empty if it cannot be read.
+    fn ours() -> Self {
+        Self(rustix::thread::capabilities(None).map_or(CapabilitySet::empty(), |it| it.effective))
+    }
+
+    /// `Ok` with the capability's name, or `Err` with the message that it is missing.
+    fn require(&self, capability: Capability) -> Result<String, String> {
+        let name = capability.name();
+        if self.0.contains(capability.bit()) {
+            Ok(name.into())
+        } else {
+            Err(format!("{name} is not effective"))
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -141,5 +274,22 @@ mod tests {
         let check = Check::new("FUSE", Ok("opens".into()), "everything", "modprobe fuse");
         let check = check.needed_by("headroom-binderd");
         assert!(check.present && check.disables.is_none() && check.lost.is_empty());
+    }
+
+    #[test]
+    fn a_missing_capability_is_named() {
+        let set = Capabilities(CapabilitySet::KILL);
+        assert!(set.require(Capability::Kill).is_ok());
+        let missing = set.require(Capability::SysAdmin).unwrap_err();
+        assert_eq!(missing, "CAP_SYS_ADMIN is not effective");
+    }
+
+    #[test]
+    fn kernel_releases_of_all_shapes_have_a_version() {
+        let text = |release| Version::of(release).to_string();
+        assert_eq!(text("6.18.44-fc-v595"), "6.18");
+        assert_eq!(text("7.2-rc1"), "7.2");
+        assert_eq!(text("6.1.0-28-amd64"), "6.1");
+        assert_eq!(text("strange"), "0.0");
     }
 }
