@@ -1,22 +1,26 @@
 //! `headroom binder service-manager`: names services on a bus.
 
 use std::fs;
+use std::os::fd::AsFd;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::mpsc;
 
 use anyhow::{Context, anyhow, bail, ensure};
 use control::Uid;
+use control::binderd::{Reply, Request};
 use service_manager::names::{Access, Rule};
 use service_manager::{Dialect, serve};
 
 use crate::arguments::ServiceManager;
+use crate::helpers::client::call_binderd;
 use crate::helpers::output;
 use crate::helpers::user::User;
 
 /// The device of HIDL clients.
 const HWBINDER: &str = "hwbinder";
 /// The devices of a bus with a service manager. `binder` is last: when it has one, all have.
-pub const DEVICES: [&str; 3] = [HWBINDER, "vndbinder", "binder"];
+const DEVICES: [&str; 3] = [HWBINDER, "vndbinder", "binder"];
 
 /// Serves until a device fails, for instance as the bus ends.
 pub fn service_manager(options: &ServiceManager) -> anyhow::Result<()> {
@@ -84,6 +88,33 @@ fn uid(user: &str) -> Result<Uid, String> {
         User::Uid(uid) => Ok(uid),
         User::Group(_) | User::Cgroup(_) => Err(format!("`{user}`: only users register names")),
     }
+}
+
+/// The command for the service manager of a session, which the shell parses; an empty one is ours.
+/// Its input is empty, and its output goes to standard error; ours prints its devices.
+pub fn command(line: &str) -> Command {
+    if line.is_empty() {
+        let mut command = Command::new("/proc/self/exe");
+        command.args(["binder", "service-manager"]).stdin(Stdio::null()).stdout(Stdio::null());
+        return command;
+    }
+    let mut command = Command::new("/bin/sh");
+    command.arg("-c").arg(line).stdin(Stdio::null());
+    match std::io::stderr().as_fd().try_clone_to_owned() {
+        Ok(stderr) => command.stdout(stderr),
+        Err(_) => command.stdout(Stdio::null()),
+    };
+    command
+}
+
+/// Whether the service manager of [`command`] serves: a device has a context manager, and where it
+/// is ours all of its devices.
+pub fn is_there(socket: &Path, line: &str) -> bool {
+    let Ok(Reply::Ls { devices }) = call_binderd(socket, &Request::Ls) else { return false };
+    let is_ours = |name: &str| line.is_empty() && DEVICES.contains(&name);
+    let mut waited = devices.iter().filter(|device| is_ours(&device.name));
+    devices.iter().any(|device| device.manager.is_some())
+        && waited.all(|device| device.manager.is_some())
 }
 
 #[cfg(test)]

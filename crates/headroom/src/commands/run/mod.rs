@@ -16,18 +16,14 @@
 //! the privileges that it needs (mounting, reading clients' memory) as owner of the user namespace
 //! of its clients; that also satisfies Yama.
 
-mod apparmor;
-mod empty_library;
-mod guardian;
 mod namespaces;
-mod offspring;
 mod private_dev;
 mod rings;
-mod service_manager;
 mod session;
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 pub use private_dev::BUS;
 
@@ -39,6 +35,7 @@ use crate::helpers::exit_code::RUN_FAILED;
 use crate::helpers::signals::{BlockedSignals, Origin};
 use crate::helpers::{output, preload, programs};
 use namespaces::Isolation;
+use private_dev::BUS_C;
 use session::Session;
 
 /// Signals that are passed on to the command, and SIGCHLD. The others keep their default action: a
@@ -53,6 +50,10 @@ const TAKEN: [Signal; 8] = [
     Signal::USR2,
     Signal::WINCH,
 ];
+/// Limit for the guardian to exit after the session; it has little to do.
+const GUARDIAN_PATIENCE: Duration = Duration::from_secs(1);
+/// Interval of checks whether the guardian has exited.
+const GUARDIAN_TICK: Duration = Duration::from_millis(1);
 
 /// Runs the command. Its exit code is CMD's, 128 + n if signal n killed it, 127 if there is no such
 /// program, 126 if it cannot be run, 125 if there is no bus.
@@ -67,13 +68,11 @@ pub fn run(options: &Run) -> ExitCode {
 }
 
 fn try_run(options: &Run) -> anyhow::Result<u8> {
-    if !namespaces::is_capable() {
-        apparmor::enter_profile()?;
-    }
+    namespaces::enter_profile()?;
     let daemon = programs::binderd()?;
     let users = namespaces::enter()?;
     // Outside of the pid namespace that is created next.
-    let (guardian, guarded) = guardian::start()?;
+    let (guardian, guarded) = Guardian::start()?;
     let isolation = Isolation { users, pids: namespaces::enter_pids() };
     private_dev::build(&options.devices)?;
     // Without the library (`headroom doctor` reports it), all calls are requests.
@@ -133,4 +132,59 @@ fn exit_code(session: WaitStatus) -> u8 {
         "the session was killed by signal {signal}; everything in it is gone"
     ));
     128_u8.saturating_add(signal as u8)
+}
+
+/// Process that ends the bus when the session is killed, a child of this one.
+///
+/// When the first process of a pid namespace exits, the kernel kills all others in it and waits for
+/// them. A daemon that is killed while it holds opens of its own bus waits for an answer that no
+/// process gives any more, and so do its clients. The daemon's own guardian is killed with it; this
+/// one is outside of the pid namespace. It is a fork that makes system calls only.
+struct Guardian(Pid);
+
+impl Guardian {
+    /// Starts it in the mount namespace of the session. When the last copy of the returned
+    /// descriptor is closed, it ends the bus and exits; after a clean end the bus is unmounted
+    /// already.
+    fn start() -> anyhow::Result<(Self, OwnedFd)> {
+        let (hangs_up, held) =
+            rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).context("cannot make a pipe")?;
+        // SAFETY: the child makes system calls only, and never returns.
+        match unsafe { libc::fork() } {
+            -1 => Err(std::io::Error::last_os_error()).context("cannot start the guardian"),
+            0 => Self::watch(hangs_up.as_raw_fd()),
+            pid => Ok((Self(Pid::from_raw(pid).context("no pid")?), held)),
+        }
+    }
+
+    fn watch(hangs_up: i32) -> ! {
+        // SAFETY: system calls; the set and the byte are live, and the set is initialised before it
+        // is read. The closed descriptors belong to the child's copy of the table, which nothing
+        // else uses.
+        unsafe {
+            let mut all = std::mem::zeroed();
+            libc::sigfillset(&mut all);
+            libc::sigprocmask(libc::SIG_SETMASK, &all, std::ptr::null_mut());
+            libc::setsid();
+            libc::prctl(libc::PR_SET_NAME, c"run-guardian".as_ptr());
+            libc::chdir(c"/".as_ptr());
+            libc::dup2(hangs_up, 0);
+            libc::syscall(libc::SYS_close_range, 1, libc::c_uint::MAX, 0);
+            let mut byte = 0_u8;
+            while libc::read(0, (&raw mut byte).cast(), 1) > 0 {}
+            libc::umount2(BUS_C.as_ptr(), libc::MNT_FORCE | libc::MNT_DETACH);
+            libc::_exit(0)
+        }
+    }
+
+    /// Waits until it has exited, so that it does not outlive this process.
+    fn wait(self) {
+        let begun = Instant::now();
+        while let Ok(None) = waitpid(Some(self.0), WaitOptions::NOHANG) {
+            if begun.elapsed() > GUARDIAN_PATIENCE {
+                return;
+            }
+            std::thread::sleep(GUARDIAN_TICK);
+        }
+    }
 }

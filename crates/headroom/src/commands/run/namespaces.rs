@@ -1,7 +1,11 @@
 //! Private namespaces: mounts, process ids, and users if this process is not root.
 
+use std::ffi::OsString;
 use std::fmt::Write;
 use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, anyhow};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
@@ -24,6 +28,32 @@ const SETTINGS: [(&str, &str, &str); 3] = [
     ("user.max_user_namespaces", "0", "10000"),
     ("kernel.apparmor_restrict_unprivileged_userns", "1", "0"),
 ];
+/// Contains "1" where AppArmor permits user namespaces only to programs whose profile says so, as
+/// on Ubuntu.
+const RESTRICTION: &str = "/proc/sys/kernel/apparmor_restrict_unprivileged_userns";
+/// A name of this program, beside `headroom`, to which such a profile is attached: it must confine
+/// the command, but no other use of `headroom`.
+const CONFINED_NAME: &str = "headroom-run";
+
+/// Executes this program anew by the name that has a profile, if it needs one for user namespaces.
+pub fn enter_profile() -> anyhow::Result<()> {
+    if is_capable() {
+        return Ok(());
+    }
+    let us = std::env::current_exe().context("cannot find our own executable")?;
+    let restriction = std::fs::read_to_string(RESTRICTION).unwrap_or_default();
+    let Some(program) = confined_program(&restriction, &us) else { return Ok(()) };
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    let name = arguments.first().cloned().unwrap_or_else(|| "headroom".into());
+    let error = Command::new(&program).arg0(name).args(arguments.iter().skip(1)).exec();
+    Err(anyhow!("cannot execute {}: {error}", program.display()))
+}
+
+/// The program to execute in place of `us`; `None`: no profile is needed, in force, or installed.
+fn confined_program(restriction: &str, us: &Path) -> Option<PathBuf> {
+    let program = us.with_file_name(CONFINED_NAME);
+    (restriction.trim() == "1" && us != program && program.is_file()).then_some(program)
+}
 
 /// Puts this process (of one thread) into a private mount namespace and, if that requires one, into
 /// a user namespace: then it returns true.
@@ -64,7 +94,7 @@ fn enter_mount_namespace() -> anyhow::Result<bool> {
 }
 
 /// Whether this process needs no user namespace.
-pub fn is_capable() -> bool {
+fn is_capable() -> bool {
     rustix::thread::capabilities(None)
         .is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_PTRACE))
 }
@@ -167,5 +197,17 @@ mod tests {
     fn without_a_forbidding_setting_a_container_is_suspected() {
         assert!(reasons(|_| None).contains("container"));
         assert!(reasons(|_| Some("96365\n".to_owned())).contains("container"));
+    }
+
+    #[test]
+    fn the_name_with_a_profile_is_executed_once_and_only_under_a_restriction() {
+        let folder = tempfile::tempdir().unwrap();
+        let (us, confined) = (folder.path().join("headroom"), folder.path().join(CONFINED_NAME));
+        assert_eq!(confined_program("1\n", &us), None, "it is not installed");
+        std::fs::write(&confined, "").unwrap();
+        assert_eq!(confined_program("1\n", &us), Some(confined.clone()));
+        assert_eq!(confined_program("0\n", &us), None);
+        assert_eq!(confined_program("", &us), None);
+        assert_eq!(confined_program("1\n", &confined), None);
     }
 }
