@@ -11,9 +11,6 @@ pub const NOT_EXECUTABLE: u8 = 126;
 /// There is no such command.
 pub const NOT_FOUND: u8 = 127;
 
-/// After SIGHUP, when the terminal has gone away.
-pub const HANGUP: u8 = 129;
-
 /// Exit code for a command that could not be executed.
 pub fn of_failed_exec(error: &io::Error) -> u8 {
     match error.kind() {

@@ -9,12 +9,12 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Clear, Paragraph, Widget};
 
-use super::snapshot::Snapshot;
-use super::view::{Mode, View};
-use super::words::{
+use super::plain::{
     COLUMNS, Column, MemoryUse, NAME, bar, daemon_line, decision, fit, memory_text, memory_use,
     percent, stall_text, swap_text, thousandths,
 };
+use super::snapshot::Snapshot;
+use super::view::{Mode, View};
 use crate::helpers::output::printable;
 use crate::helpers::visibility::Visibility;
 
@@ -26,6 +26,42 @@ const TABLE: u16 = 3;
 const DECISIONS: u16 = 6;
 /// Lines above the table.
 const HEAD: u16 = 5;
+
+/// Whether colours may be used.
+#[derive(Clone, Copy, Debug)]
+pub enum Look {
+    /// Colours may be used.
+    Colored,
+    /// Only bold, underlined and reversed text.
+    Monochrome,
+}
+
+impl Look {
+    /// Monochrome if NO_COLOR is set, or on a terminal without colours.
+    pub fn from_environment() -> Self {
+        let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+        let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb" || term == "vt100");
+        if set("NO_COLOR") || dumb { Self::Monochrome } else { Self::Colored }
+    }
+
+    /// A style with this colour, if colours may be used.
+    fn in_color(self, color: Color) -> Style {
+        match self {
+            Self::Colored => Style::new().fg(color),
+            Self::Monochrome => Style::new(),
+        }
+    }
+
+    /// Style of a user at this share of its limit, in thousandths; `soft` is the soft limit.
+    fn of_share(self, share: u64, soft: u64) -> Style {
+        let (red, yellow) = (self.in_color(Color::Red), self.in_color(Color::Yellow));
+        match share {
+            _ if share >= 1000 => red.add_modifier(Modifier::BOLD),
+            _ if share >= soft => yellow.add_modifier(Modifier::BOLD),
+            _ => self.in_color(Color::Green),
+        }
+    }
+}
 
 const KEYS: &str = "\
 Up Down PgUp PgDn Home End   select a user
@@ -239,7 +275,6 @@ pub mod tests {
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
-    use super::super::look::Look;
     use super::super::view::tests::snapshot;
     use super::*;
 
@@ -331,7 +366,6 @@ TIME TO LIMIT         GROWTH      LEASED        PEAK
 MiB/s                50.0 MiB
 4000000003           2.0 MiB  1000.0 MiB  [|              ]   \
 0%                                               2.0 MiB
-
 
 LATEST DECISIONS
 q quit  s sort  l limit  c clear  ? help   by share of the limit; 1 of 3";

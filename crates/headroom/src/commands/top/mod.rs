@@ -1,42 +1,36 @@
 //! `headroom top`: users, their limits and their growth, updated continuously.
 //!
-//! * [`snapshot`]: the data of one update;
-//! * [`collector`]: a thread that sends requests, so that a slow daemon does not delay the keys;
-//! * [`growth`]: growth of each user's memory;
+//! * [`snapshot`]: the data of one update, and the thread that requests it;
 //! * [`view`]: the state of the screen, and the effect of keys on it;
-//! * [`draw`]: the view as a screen full of text; [`plain`]: the same for pipes; [`words`]: text
-//!   that both use;
-//! * [`terminal`]: the terminal, which is restored in any case.
+//! * [`draw`]: the view as a screen full of text; [`plain`]: the same for pipes.
 
-mod collector;
 mod draw;
-mod growth;
-mod look;
 mod plain;
 mod snapshot;
-mod terminal;
 mod view;
-mod words;
 
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal};
+use std::os::fd::AsFd;
 use std::sync::mpsc::{RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use ratatui::crossterm::event::{self, Event};
+use ratatui::{DefaultTerminal, Frame};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 
 use crate::arguments::{self, Globals};
 use crate::helpers::output::{self, Format};
 use crate::helpers::signals::{BlockedSignals, TERMINATION};
-use collector::{Collector, Update};
-use growth::Growth;
-use look::Look;
-use snapshot::Snapshot;
-use terminal::Screen;
+use draw::Look;
+use snapshot::{Collector, Growth, Snapshot, Update};
 use view::{Todo, View};
 
 /// Maximum delay of the reaction to a key or a signal.
 const TICK: Duration = Duration::from_millis(50);
+/// Exit code after SIGHUP, when the terminal has gone away.
+const HANGUP: i32 = 129;
 
 /// Runs the command.
 pub fn top(globals: &Globals, arguments: &arguments::Top) -> anyhow::Result<()> {
@@ -44,18 +38,17 @@ pub fn top(globals: &Globals, arguments: &arguments::Top) -> anyhow::Result<()> 
     // The first snapshot is requested before the terminal is changed: without a daemon there is
     // nothing to show.
     let first = snapshot::take(&globals.oomd_socket)?;
-    let on_terminal = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
+    let on_terminal = io::stdout().is_terminal() && io::stdin().is_terminal();
     let text = arguments.once || arguments.count.is_some() || arguments.plain;
     if text || globals.format() == Format::Json || !on_terminal {
         return in_text(globals, arguments, interval, first);
     }
     let signals = BlockedSignals::block(&TERMINATION).context("cannot block signals")?;
-    terminal::exit_on_hangup();
+    exit_on_hangup();
     let collector = Collector::start(globals.oomd_socket.clone(), interval);
     let mut view = View::new(first, Look::from_environment());
     let mut screen = Screen::take().context("cannot use this terminal; try --plain")?;
-    interact(&collector, &mut view, &mut screen, &signals)
-        .inspect_err(|_| terminal::exit_if_hung_up())
+    interact(&collector, &mut view, &mut screen, &signals).inspect_err(|_| exit_if_hung_up())
 }
 
 fn interact(
@@ -139,4 +132,64 @@ fn next(collector: &Collector) -> anyhow::Result<Snapshot> {
             }
         }
     }
+}
+
+/// The terminal in raw mode, with the alternate screen: both are left on drop, and before the
+/// message of a panic.
+struct Screen(DefaultTerminal);
+
+impl Screen {
+    /// Switches to it.
+    fn take() -> io::Result<Self> {
+        // Sets raw mode, the alternate screen, and a panic hook that resets both.
+        ratatui::try_init().map(Self)
+    }
+
+    /// Draws one frame.
+    fn draw(&mut self, paint: impl FnOnce(&mut Frame)) -> anyhow::Result<()> {
+        self.0.draw(paint).context("cannot write to the terminal")?;
+        Ok(())
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        // A terminal that has gone away cannot be restored.
+        let _ = ratatui::try_restore();
+    }
+}
+
+/// Exits when the terminal goes away. Processes in the terminal's session get SIGHUP then; for all
+/// others reading it reports an end of file forever, in a loop of the library that nothing else
+/// interrupts.
+fn exit_on_hangup() {
+    std::thread::spawn(|| {
+        let stdin = io::stdin();
+        loop {
+            match wait_for_hangup(&stdin, None) {
+                Ok(_) => exit_after_hangup(),
+                Err(Errno::INTR) => {}
+                // Without this thread, keys and signals still end the program.
+                Err(_) => return,
+            }
+        }
+    });
+}
+
+/// Exits if the terminal has gone away: a write to it may have failed before the thread of
+/// [`exit_on_hangup`] runs.
+fn exit_if_hung_up() {
+    if wait_for_hangup(&io::stdout(), Some(&Timespec::default())).is_ok_and(|ready| ready > 0) {
+        exit_after_hangup();
+    }
+}
+
+/// Returns the number of terminals that have gone away: 1, or 0 after the timeout.
+fn wait_for_hangup(terminal: &impl AsFd, timeout: Option<&Timespec>) -> rustix::io::Result<usize> {
+    // No event is requested: a hangup and an error are always reported.
+    poll(&mut [PollFd::new(terminal, PollFlags::empty())], timeout)
+}
+
+fn exit_after_hangup() -> ! {
+    std::process::exit(HANGUP)
 }

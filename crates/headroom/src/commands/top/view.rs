@@ -1,14 +1,13 @@
 //! The state of the screen, and the effect of keys on it.
 
 use control::oomd::{AccountRef, Request, UserLimit};
+use machine_memory::size::SizeError;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
-use super::growth::{Growth, forecast};
-use super::look::Look;
-use super::snapshot::Snapshot;
+use super::draw::Look;
+use super::snapshot::{Growth, Snapshot, forecast};
 use crate::helpers::size::Size;
 use crate::helpers::user::{self, User};
-use machine_memory::size::SizeError;
 
 /// Maximum length of the input in a prompt, characters.
 const LONGEST_INPUT: usize = 80;
