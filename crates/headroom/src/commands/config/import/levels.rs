@@ -1,7 +1,6 @@
 //! The levels of memory and swap: `-m`, `-M`, `-s`, `-S`.
 
-use super::error::ImportError;
-use super::options::{Flag, Given};
+use super::options::{Flag, Given, ImportError};
 
 /// Sizes of this machine, with which levels are compared as earlyoom does at its start.
 #[derive(Clone, Copy, Debug)]
