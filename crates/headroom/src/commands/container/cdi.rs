@@ -12,8 +12,9 @@ use anyhow::Context;
 use headroom_linux::folders;
 use serde::Serialize;
 
-use super::bus::Bus;
-use super::replace;
+use super::{Bus, replace};
+use crate::arguments::Globals;
+use crate::helpers::output::{self, printable};
 
 /// The oldest version with all that is used here, which the most runtimes accept.
 const CDI_VERSION: &str = "0.3.0";
@@ -22,10 +23,37 @@ const KIND: &str = "headroom/binder";
 /// Where a container has the bus: the path of binderfs in Android.
 const CONTAINER_PATH: &str = "/dev/binderfs";
 
+/// Result of `container cdi`.
+#[derive(Serialize)]
+struct Described<'a> {
+    bus: &'a Path,
+    specification: &'a Path,
+    device: String,
+}
+
+/// Runs `headroom container cdi`.
+pub fn cdi(globals: &Globals, name: &str, spec_dir: &Path) -> anyhow::Result<()> {
+    let bus = Bus::find_or_start(name)?;
+    let hook = std::env::current_exe().context("cannot find our own executable")?;
+    let specification = Specification::new(name, &bus, &hook);
+    let path = specification.write(spec_dir)?;
+    let report =
+        Described { bus: &bus.folder, specification: &path, device: format!("{KIND}={name}") };
+    output::print_as(globals.format(), &report, || {
+        format!(
+            "{}: {}\n{}: podman run --device {}\n",
+            bus.folder.display(),
+            printable(&bus.devices.join(", ")),
+            path.display(),
+            report.device
+        )
+    })
+}
+
 /// The file.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Specification {
+struct Specification {
     cdi_version: &'static str,
     kind: &'static str,
     devices: Vec<Device>,
@@ -60,11 +88,6 @@ struct Hook {
     args: Vec<String>,
 }
 
-/// The name by which a container requests the bus.
-pub fn device(name: &str) -> String {
-    format!("{KIND}={name}")
-}
-
 /// The file of a bus.
 pub fn path(folder: &Path, name: &str) -> PathBuf {
     folder.join(format!("headroom-binder-{name}.json"))
@@ -72,7 +95,7 @@ pub fn path(folder: &Path, name: &str) -> PathBuf {
 
 impl Specification {
     /// `hook`: path of this program on the host.
-    pub fn new(name: &str, bus: &Bus, hook: &Path) -> Self {
+    fn new(name: &str, bus: &Bus, hook: &Path) -> Self {
         let mount = Mount {
             host_path: bus.folder.clone(),
             container_path: CONTAINER_PATH,
@@ -91,7 +114,7 @@ impl Specification {
 
     /// Writes the file, which runtimes may read at any time: the new one replaces an old one at
     /// once.
-    pub fn write(&self, folder: &Path) -> anyhow::Result<PathBuf> {
+    fn write(&self, folder: &Path) -> anyhow::Result<PathBuf> {
         let name = &self.devices[0].name;
         let path = path(folder, name);
         // Runtimes execute the hook as root, so no umask may make the file or its folder writable

@@ -13,7 +13,7 @@ use rustix::fs::{CWD, Dir, Mode, OFlags, ResolveFlags, openat, openat2, symlinka
 use rustix::io::Errno;
 use serde::Deserialize;
 
-use super::bus::is_device;
+use super::is_device;
 
 /// The folder of the bus, relative to `/dev`.
 const BUS: &str = "binderfs";

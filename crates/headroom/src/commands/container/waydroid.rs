@@ -8,8 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail, ensure};
 use serde::Serialize;
 
-use super::bus::{self, Bus};
-use super::replace;
+use super::{Bus, folder, replace};
 use crate::arguments::Globals;
 use crate::helpers::output::{self, printable};
 
@@ -26,7 +25,7 @@ const LINK: &str = "container link";
 
 /// Result of `container waydroid`.
 #[derive(Serialize)]
-struct Report {
+struct Configured {
     bus: PathBuf,
     config: PathBuf,
     links: Vec<PathBuf>,
@@ -39,12 +38,11 @@ pub fn waydroid(globals: &Globals, name: &str, config: &Path) -> anyhow::Result<
     })?;
     let hook = std::env::current_exe().context("cannot find our own executable")?;
     // Before a daemon is started for nothing.
-    let new =
-        rewrite(&old, &bus::folder(name), &hook).with_context(|| config.display().to_string())?;
+    let new = rewrite(&old, &folder(name), &hook).with_context(|| config.display().to_string())?;
     let bus = Bus::find_or_start(name)?;
     rewrite_file(config, &new).with_context(|| format!("cannot write {}", config.display()))?;
     let links = link_devices(Path::new("/dev"), &bus.folder)?;
-    let report = Report { bus: bus.folder, config: config.to_owned(), links };
+    let report = Configured { bus: bus.folder, config: config.to_owned(), links };
     output::print_as(globals.format(), &report, || {
         let mut text =
             format!("{}: {}\n", report.bus.display(), printable(&bus.devices.join(", ")));
