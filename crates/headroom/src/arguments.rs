@@ -9,7 +9,7 @@ use service_manager::aidl::ApiLevel;
 use crate::commands::container::parse_name;
 use crate::commands::run::BUS;
 use crate::helpers::output::Format;
-use crate::helpers::size::{Amount, Size};
+use crate::helpers::quantity::{Amount, Size};
 use crate::helpers::user::User;
 
 /// Labels of users' metrics.

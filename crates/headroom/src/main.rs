@@ -1,7 +1,7 @@
 //! `headroom`: starts the daemons, queries them, and explains their decisions.
 //!
-//! One module per command; [`arguments`] is the command line itself. A command collects its output
-//! as text or JSON and prints it in one write ([`output`]).
+//! [`arguments`] is the command line itself; [`commands`] has what it does. A command collects its
+//! output as text or JSON and prints it in one write ([`output`]).
 
 mod arguments;
 mod commands;
@@ -13,8 +13,8 @@ use clap::Parser;
 
 use arguments::{Arguments, BinderCommand, Command, OomCommand, UserLabels};
 use commands::{
-    binder, completions, config, container, doctor, explain, kill, limit, metrics, notify, oom,
-    reserve, run, run_oom_killer, status, top, up, why,
+    binder, completions, config, container, doctor, kill, limit, notify, oom, preload, run, status,
+    top, up, why,
 };
 use helpers::output;
 
@@ -40,40 +40,32 @@ fn dispatch(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         Command::Run(options) => return Ok(run::run(options)),
         Command::Limit(command) => limit::limit(globals, command)?,
         Command::Config(command) => return config::config(globals, command),
-        Command::RunOomKiller { user } => run_oom_killer::run_oom_killer(globals, user.as_ref())?,
+        Command::RunOomKiller { user } => why::run_oom_killer(globals, user.as_ref())?,
         Command::Status { bounds: true } => status::bounds(globals)?,
         Command::Status { .. } => return status::status(globals),
         Command::Notify => notify::notify(globals)?,
         Command::Metrics { user_names } => {
             let labels = if *user_names { UserLabels::UidAndName } else { UserLabels::Uid };
-            return metrics::metrics(globals, labels);
+            return status::metrics(globals, labels);
         }
         Command::Top(options) => top::top(globals, options)?,
         Command::Why { number, follow, id, user } => {
             let selection = why::Selection { number: *number, id: *id, user: user.as_ref() };
             if *follow { why::follow(globals, selection)? } else { why::why(globals, selection)? }
         }
-        Command::Explain { user } => explain::explain(globals, user.as_ref())?,
+        Command::Explain { user } => why::explain(globals, user.as_ref())?,
         Command::Kill(kill) => return kill::kill(globals, kill),
-        Command::Oom(OomCommand::Observe { config }) => {
-            oom::observe::observe(globals, config.as_deref())?
-        }
-        Command::Oom(OomCommand::Detach { bpf_pin_dir }) => {
-            oom::detach::detach(globals, bpf_pin_dir)?
-        }
-        Command::Reserve(options) => return reserve::reserve(globals, options),
-        Command::Binder(BinderCommand::Attach(options)) => {
-            return binder::attach::attach(options);
-        }
-        Command::Binder(BinderCommand::Ls) => binder::ls::ls(globals)?,
-        Command::Binder(BinderCommand::Reclaim { size }) => {
-            binder::reclaim::reclaim(globals, *size)?
-        }
+        Command::Oom(OomCommand::Observe { config }) => oom::observe(globals, config.as_deref())?,
+        Command::Oom(OomCommand::Detach { bpf_pin_dir }) => oom::detach(globals, bpf_pin_dir)?,
+        Command::Reserve(options) => return preload::reserve(globals, options),
+        Command::Binder(BinderCommand::Attach(options)) => return preload::attach(options),
+        Command::Binder(BinderCommand::Ls) => binder::ls(globals)?,
+        Command::Binder(BinderCommand::Reclaim { size }) => binder::reclaim(globals, *size)?,
         Command::Binder(BinderCommand::ServiceManager(options)) => {
             binder::service_manager::service_manager(options)?;
         }
         Command::Binder(BinderCommand::Upgrade { program }) => {
-            binder::upgrade::upgrade(globals, program.as_deref())?;
+            binder::upgrade(globals, program.as_deref())?;
         }
         Command::Binder(BinderCommand::Trace(options)) => binder::trace::trace(globals, options)?,
         Command::Binder(BinderCommand::Stat { seconds, count }) => {

@@ -11,9 +11,8 @@ use reclaim::{End, Mrelease, Options, Reap, Scope, Status, Victim, VictimReport}
 use serde::Serialize;
 
 use crate::arguments::{Globals, Kill};
-use crate::helpers::clock;
 use crate::helpers::output::{self, Format, count, printable};
-use crate::helpers::size::Size;
+use crate::helpers::quantity::{Size, duration};
 
 /// Interval of redrawing the progress line.
 const DRAWN_EVERY: Duration = Duration::from_millis(50);
@@ -25,11 +24,11 @@ struct Killed {
     gone: usize,
     bytes_back: u64,
     memory_back_micros: Option<u64>,
-    processes: Vec<Process>,
+    processes: Vec<KilledProcess>,
 }
 
 #[derive(Serialize)]
-struct Process {
+struct KilledProcess {
     pid: u32,
     comm: String,
     uid: Uid,
@@ -131,13 +130,13 @@ fn summary(killed: &Killed) -> String {
     };
     let back = Size(killed.bytes_back);
     match killed.memory_back_micros {
-        Some(micros) => format!("{back}{many} back in {}\n", clock::length(micros)),
+        Some(micros) => format!("{back}{many} back in {}\n", duration(micros)),
         None => format!("{back}{many} back so far\n"),
     }
 }
 
-fn paragraph(text: &mut String, process: &Process) {
-    let Process { pid, bytes_back, .. } = process;
+fn paragraph(text: &mut String, process: &KilledProcess) {
+    let KilledProcess { pid, bytes_back, .. } = process;
     let back = Size(*bytes_back);
     let _ = writeln!(text, "{} (pid {pid}): {back} back", printable(&process.comm));
     let mut line = |title: &str, content: &str| {
@@ -159,8 +158,8 @@ fn paragraph(text: &mut String, process: &Process) {
     }
 }
 
-fn describe(report: &VictimReport, comm: String) -> Process {
-    Process {
+fn describe(report: &VictimReport, comm: String) -> KilledProcess {
+    KilledProcess {
         pid: report.identity.pid,
         comm,
         uid: report.identity.uid,
@@ -176,7 +175,7 @@ fn describe(report: &VictimReport, comm: String) -> Process {
 }
 
 /// The reason why a victim has not exited, if it has not.
-pub fn failure(end: &End) -> Option<String> {
+fn failure(end: &End) -> Option<String> {
     match end {
         End::Gone => None,
         End::Refused(error) => Some(error.to_string()),
@@ -212,7 +211,7 @@ mod tests {
     use super::*;
 
     fn killed() -> Killed {
-        let process = Process {
+        let process = KilledProcess {
             pid: 42,
             comm: "eater\x1b".into(),
             uid: Uid(1000),

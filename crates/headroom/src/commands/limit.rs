@@ -12,9 +12,8 @@ use serde_json::json;
 use crate::arguments::{Globals, GraceOption, LimitCommand};
 use crate::helpers::client::{call_oomd, unexpected};
 use crate::helpers::output::{self, printable};
-use crate::helpers::size::{Amount, Size};
-use crate::helpers::user::{self, User};
-use crate::helpers::visibility::Visibility;
+use crate::helpers::quantity::{Amount, Size};
+use crate::helpers::user::{self, User, Visibility};
 
 /// Runs the command.
 pub fn limit(globals: &Globals, command: &LimitCommand) -> anyhow::Result<()> {

@@ -13,7 +13,7 @@ use control::subscription::Subscription;
 
 use crate::arguments::Globals;
 use crate::helpers::output::{self, printable};
-use crate::helpers::size::Size;
+use crate::helpers::quantity::Size;
 use crate::helpers::{decision, user};
 
 /// Interval of connection attempts.

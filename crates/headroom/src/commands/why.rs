@@ -1,18 +1,20 @@
-//! `headroom why`: decisions and their reasons.
+//! Decisions and their reasons: `headroom why` those of the past, `headroom explain` the one that
+//! would be taken now, and `headroom run-oom-killer` those that it causes.
 
 use std::collections::BTreeSet;
+use std::fmt::Write;
 use std::ops::ControlFlow;
 
 use anyhow::{Context, anyhow};
-use control::oomd::{AccountRef, Event, Outcome, Why};
+use control::oomd::{AccountRef, Event, Explanation, Outcome, Reply, Request, Why};
 use control::subscription::Subscription;
 
 use crate::arguments::Globals;
-use crate::helpers::output::{self, Format};
-use crate::helpers::size::Size;
-use crate::helpers::user::User;
-use crate::helpers::visibility::Visibility;
-use crate::helpers::{client, decision, user};
+use crate::helpers::client::{self, call_oomd, unexpected};
+use crate::helpers::decision::{self, memory, others, process};
+use crate::helpers::output::{self, Format, count, printable};
+use crate::helpers::quantity::Size;
+use crate::helpers::user::{self, User, Visibility};
 
 /// The decisions to show.
 #[derive(Clone, Copy, Debug)]
@@ -25,7 +27,7 @@ pub struct Selection<'a> {
     pub user: Option<&'a User>,
 }
 
-/// Runs the command.
+/// Runs `headroom why`.
 pub fn why(globals: &Globals, selection: Selection) -> anyhow::Result<()> {
     let Selection { id, user, .. } = selection;
     let mut records = selected(globals, selection)?;
@@ -130,4 +132,93 @@ fn print_event(globals: &Globals, event: &Event) -> anyhow::Result<ControlFlow<(
             Size(*hard_bytes)
         ),
     })
+}
+
+/// Runs `headroom explain`: the process that would be killed now, and the reason.
+pub fn explain(globals: &Globals, user: Option<&User>) -> anyhow::Result<()> {
+    let account = user.map(|user| user.account(&globals.oomd_socket)).transpose()?;
+    match call_oomd(&globals.oomd_socket, &Request::Explain { account })? {
+        Reply::Explained(found) => {
+            output::print_as(globals.format(), &found, || explanation(&found))
+        }
+        reply => Err(unexpected(&reply)),
+    }
+}
+
+fn explanation(found: &Explanation) -> String {
+    let mut text = String::new();
+    let mut line = |title: &str, content: String| {
+        let _ = writeln!(text, "{title:<9} {content}");
+    };
+    line("now", printable(&found.state).to_string());
+    match &found.victim {
+        Some(victim) => line("victim", format!("{}, {}", process(victim), memory(victim))),
+        None => line("victim", "none".into()),
+    }
+    if !found.others.is_empty() {
+        line("and", others(&found.others));
+    }
+    let considered = count(found.considered, "process", "processes");
+    line("because", format!("{} ({considered} looked at)", printable(&found.rule)));
+    if let Some(next) = &found.runner_up {
+        line("next", format!("{}, {}", process(next), memory(next)));
+    }
+    text
+}
+
+/// Runs `headroom run-oom-killer`: makes the daemon check all limits now.
+pub fn run_oom_killer(globals: &Globals, user: Option<&User>) -> anyhow::Result<()> {
+    let account = user.map(|user| user.account(&globals.oomd_socket)).transpose()?;
+    match call_oomd(&globals.oomd_socket, &Request::RunOomKiller { account })? {
+        Reply::OomKillerRan { kills } => {
+            let document = serde_json::json!({ "decisions": kills });
+            output::print_as(globals.format(), &document, || match (&kills[..], user) {
+                ([], None) => "no limit is exceeded\n".into(),
+                ([], Some(user)) => format!("{user} does not exceed its limit\n"),
+                (kills, _) => decision::explain_all(kills),
+            })
+        }
+        reply => Err(unexpected(&reply)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use control::oomd::Candidate;
+
+    use super::*;
+
+    #[test]
+    fn the_text_names_the_victim_the_reason_and_the_next_candidate() {
+        let candidate = |pid, comm: &str| Candidate {
+            pid,
+            uid: None,
+            comm: comm.to_owned(),
+            rss_bytes: 64 << 20,
+            swap_bytes: 0,
+            unmapped_bytes: 0,
+            grown_bytes: 0,
+            details: None,
+        };
+        let mut found = Explanation {
+            state: "900 MiB in use of 1024 MiB allowed".into(),
+            victim: Some(candidate(7, "leak\n")),
+            others: vec![candidate(8, "child")],
+            runner_up: Some(candidate(9, "editor")),
+            considered: 3,
+            rule: "it grew".into(),
+        };
+        let shown = explanation(&found);
+        for part in ["900 MiB in use", "pid 7", "pid 8", "pid 9", "it grew (3 processes looked at)"]
+        {
+            assert!(shown.contains(part), "{part}: {shown}");
+        }
+        assert_eq!(shown.lines().count(), 5, "a name cannot add lines: {shown}");
+        found.victim = None;
+        assert!(
+            explanation(&found)
+                .lines()
+                .any(|line| line.starts_with("victim") && line.ends_with("none"))
+        );
+    }
 }

@@ -6,7 +6,7 @@ use anyhow::{Context, anyhow, bail};
 use control::{Client, ControlError, Uid, binderd, oomd};
 use rustix::io::Errno;
 
-use super::{starting, user};
+use super::{programs, user};
 
 /// Size of a page of a receive buffer, bytes; `headroom-binderd` counts these pages.
 pub const BUFFER_PAGE: u64 = 4096;
@@ -45,7 +45,7 @@ pub fn not_running(name: &str, socket: &Path) -> String {
 }
 
 fn start(name: &str) -> String {
-    format!("Start it: {}", starting::command(name))
+    format!("Start it: {}", programs::start_command(name))
 }
 
 /// Replaces each uid of a message by the name of the user. The daemon does not look names up, as

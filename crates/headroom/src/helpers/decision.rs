@@ -5,8 +5,8 @@ use std::fmt::Write;
 use control::oomd::{Candidate, KilledBy, Outcome, ProcessDetails, Trigger, Why};
 
 use super::output::{count, printable};
-use super::size::Size;
-use super::{clock, user};
+use super::quantity::{Size, duration, point_in_time};
+use super::user;
 
 /// Explains each decision, in paragraphs separated by blank lines.
 pub fn explain_all(records: &[Why]) -> String {
@@ -37,7 +37,7 @@ pub fn headline(why: &Why) -> String {
 
 /// A paragraph: the decision, its reasons and its outcome.
 pub fn explain(why: &Why) -> String {
-    let mut text = format!("#{}  {}  {}\n", why.id, clock::point(why.at_micros), headline(why));
+    let mut text = format!("#{}  {}  {}\n", why.id, point_in_time(why.at_micros), headline(why));
     let mut line = |title: &str, content: String| {
         let _ = writeln!(text, "    {title:<9} {content}");
     };
@@ -107,7 +107,7 @@ fn trigger(why: &Why) -> String {
         Trigger::Forecast => "the machine's memory was running out too fast to wait",
         Trigger::Stall => "the machine did little but wait for memory",
     };
-    let delay = why.decide_micros.map(|t| format!(", {} later", clock::length(t)));
+    let delay = why.decide_micros.map(|t| format!(", {} later", duration(t)));
     match why.killer {
         Some(KilledBy::Kernel) => format!("{seen}; the signal was sent in the page fault itself"),
         Some(KilledBy::Daemon) => {
@@ -130,7 +130,7 @@ pub fn outcome(outcome: &Outcome) -> String {
         Outcome::Unknown => "signalled; the daemon ended before its memory was back".into(),
         Outcome::Reclaimed { bytes_back, micros, mreleased } => {
             let helped = if *mreleased { ", with process_mrelease" } else { "" };
-            format!("{} back in {}{helped}", Size(*bytes_back), clock::length(*micros))
+            format!("{} back in {}{helped}", Size(*bytes_back), duration(*micros))
         }
         Outcome::Stuck { reason } => {
             format!("stuck, the next one was chosen: {}", printable(reason))

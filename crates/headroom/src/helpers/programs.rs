@@ -1,16 +1,33 @@
-//! The programs that belong to this one.
+//! Programs that this one executes: those that belong to it, what starts the daemons on this
+//! machine, and the exit codes of commands that run another one.
 
+use std::io;
 #[cfg(feature = "binderd")]
 use std::os::unix::process::CommandExt;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 #[cfg(feature = "binderd")]
 use std::process::ExitCode;
+use std::process::{Command, ExitStatus};
 
 use anyhow::{Context, ensure};
 
 /// Name of the binder daemon, and of this program when it was started as the daemon.
 pub const BINDERD: &str = "headroom-binderd";
+/// Folders of systemd's units, in which packages and administrators install them.
+const UNITS: [&str; 4] = [
+    "/etc/systemd/system",
+    "/usr/local/lib/systemd/system",
+    "/usr/lib/systemd/system",
+    "/lib/systemd/system",
+];
+/// Exit code, as `env`, `timeout` and `docker run` use them: there is no bus, or the session failed
+/// otherwise.
+pub const RUN_FAILED: u8 = 125;
+/// Exit code: the command exists and cannot be executed.
+const NOT_EXECUTABLE: u8 = 126;
+/// Exit code: there is no such command.
+const NOT_FOUND: u8 = 127;
 
 /// Path of a program beside this one. The daemons are installed beside `headroom`; no other program
 /// is ever run as root.
@@ -55,4 +72,109 @@ pub fn run_binderd_if_named() -> Option<ExitCode> {
     // The name in ps; executing /proc/self/exe made it "exe". It has the first 15 bytes only.
     let _ = rustix::thread::set_name(c"headroom-binderd");
     Some(headroom_binderd::main())
+}
+
+/// What the command that starts a daemon depends on.
+#[derive(Clone, Copy, Debug)]
+struct Surroundings {
+    /// systemd runs here and has the daemon's unit.
+    has_unit: bool,
+    /// The daemon's program is beside this one, or a part of it.
+    has_program: bool,
+    is_root: bool,
+}
+
+impl Surroundings {
+    fn of(daemon: &str) -> Self {
+        let unit = format!("{daemon}.service");
+        let is_part = cfg!(feature = "binderd") && daemon == BINDERD;
+        Self {
+            has_unit: Path::new("/run/systemd/system").is_dir()
+                && UNITS.iter().any(|folder| Path::new(folder).join(&unit).exists()),
+            has_program: is_part || beside_us(daemon).is_ok(),
+            is_root: rustix::process::geteuid().is_root(),
+        }
+    }
+}
+
+/// What starts the daemon here, for messages.
+pub fn start_command(daemon: &str) -> String {
+    start_command_in(daemon, Surroundings::of(daemon))
+}
+
+fn start_command_in(daemon: &str, here: Surroundings) -> String {
+    let command = match here {
+        Surroundings { has_unit: true, .. } => format!("systemctl start {daemon}"),
+        Surroundings { has_program: true, .. } => {
+            let other = if daemon == BINDERD { "--no-oom" } else { "--no-binder" };
+            format!("headroom up {other}")
+        }
+        Surroundings { .. } => return format!("install the package {daemon}"),
+    };
+    if here.is_root { command } else { command + ", as root" }
+}
+
+/// Exit code for a command that could not be executed.
+pub fn exit_code_of_failed_exec(error: &io::Error) -> u8 {
+    match error.kind() {
+        io::ErrorKind::NotFound => NOT_FOUND,
+        _ => NOT_EXECUTABLE,
+    }
+}
+
+/// The command's exit code, or 128 + n if signal n killed it.
+pub fn exit_code_of(ended: ExitStatus) -> u8 {
+    let killed = ended.signal().map(|signal| 128 + signal);
+    ended.code().or(killed).unwrap_or(RUN_FAILED.into()) as u8
+}
+
+/// The absolute path of a program to execute. Resolved here: a daemon must not wait for a
+/// filesystem that it serves itself.
+pub fn resolve(program: &Path) -> anyhow::Result<PathBuf> {
+    program.canonicalize().with_context(|| format!("{}: cannot resolve it", program.display()))
+}
+
+/// Result of an upgrade for people: between which versions, what continues, and the pause,
+/// microseconds.
+pub fn upgrade_sentence(from: &str, to: &str, what: &str, pause_us: u64) -> String {
+    let pause_ms = pause_us as f64 / 1000.0;
+    format!("upgraded from {from} to {to}: {what} continue after a pause of {pause_ms:.1} ms\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_surrounding_has_its_command() {
+        let command = |daemon, has_unit, has_program, is_root| {
+            start_command_in(daemon, Surroundings { has_unit, has_program, is_root })
+        };
+        for (daemon, expected) in [
+            (
+                "headroom-oomd",
+                [
+                    "systemctl start headroom-oomd",
+                    "headroom up --no-binder",
+                    "systemctl start headroom-oomd, as root",
+                    "headroom up --no-binder, as root",
+                ],
+            ),
+            (
+                "headroom-binderd",
+                [
+                    "systemctl start headroom-binderd",
+                    "headroom up --no-oom",
+                    "systemctl start headroom-binderd, as root",
+                    "headroom up --no-oom, as root",
+                ],
+            ),
+        ] {
+            let found = [(true, true), (false, true), (true, false), (false, false)]
+                .map(|(has_unit, is_root)| command(daemon, has_unit, true, is_root));
+            assert_eq!(found, expected);
+            let without = command(daemon, false, false, true);
+            assert_eq!(without, format!("install the package {daemon}"));
+        }
+    }
 }

@@ -8,7 +8,7 @@ use control::binderd::{Reply, Request, Status};
 use crate::arguments::Globals;
 use crate::helpers::client::{BUFFER_PAGE, call_binderd, unexpected};
 use crate::helpers::output::{self, Format};
-use crate::helpers::size::Size;
+use crate::helpers::quantity::Size;
 
 /// Lines of the table between two headers.
 const LINES_A_HEAD: u32 = 20;

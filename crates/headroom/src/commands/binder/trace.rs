@@ -11,8 +11,8 @@ use control::binderd::{Call, CallEnd, Outcome, Reply, Request, TraceFilter};
 
 use crate::arguments::{Globals, Trace};
 use crate::helpers::client::{connect, unexpected};
-use crate::helpers::clock;
 use crate::helpers::output::{self, Format, printable};
+use crate::helpers::quantity::{duration, point_in_time};
 
 /// Interval of requests for new calls.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -168,13 +168,13 @@ fn outcome(call: &Call) -> String {
 fn microseconds(nanoseconds: u64) -> String {
     match nanoseconds {
         0..100_000 => format!("{:.1} µs", nanoseconds as f64 / 1e3),
-        _ => clock::length(nanoseconds / 1000),
+        _ => duration(nanoseconds / 1000),
     }
 }
 
 /// A call in a line.
 fn text(call: &Call) -> String {
-    let time = clock::point(call.sent_us);
+    let time = point_in_time(call.sent_us);
     let time = time.split_once(' ').map_or(&*time, |(_, time)| time);
     let to = call.to.as_ref().map_or(format!("handle {}", call.handle), end);
     let arrow = if call.oneway { "~>" } else { "->" };

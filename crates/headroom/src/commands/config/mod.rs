@@ -4,9 +4,10 @@ mod import;
 
 use std::fmt::Write as _;
 use std::path::Path;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
+use anyhow::{Context, bail};
 use control::Uid;
 use control::configuration::{Configuration, MachineLevels};
 use control::oomd::{Reply, Request, RuleMatches};
@@ -14,8 +15,9 @@ use serde::Serialize;
 
 use crate::arguments::{ConfigCommand, Globals, ImportCommand};
 use crate::helpers::client::{self, call_oomd, unexpected, with_user_names};
-use crate::helpers::size::Size;
-use crate::helpers::{oomd_config, output, user};
+use crate::helpers::programs::beside_us;
+use crate::helpers::quantity::Size;
+use crate::helpers::{output, user};
 
 /// Seconds; another value is shown.
 const DEFAULT_GRACE_S: u32 = 60;
@@ -39,7 +41,7 @@ pub fn config(globals: &Globals, command: &ConfigCommand) -> anyhow::Result<Exit
 }
 
 fn check(globals: &Globals, config: Option<&Path>) -> anyhow::Result<ExitCode> {
-    let configuration = oomd_config::read(config)?;
+    let configuration = read(config)?;
     output::print_as(globals.format(), &configuration, || {
         // Without a daemon there is no scan.
         let in_force = client::oomd_status(&globals.oomd_socket);
@@ -49,6 +51,25 @@ fn check(globals: &Globals, config: Option<&Path>) -> anyhow::Result<ExitCode> {
         output::warn(format_args!("{warning}"));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The configuration in the files. The daemon itself parses them, so that the result is what it
+/// would use; the error is the daemon's message.
+pub fn read(config: Option<&Path>) -> anyhow::Result<Configuration> {
+    let daemon = beside_us("headroom-oomd")?;
+    let mut command = Command::new(&daemon);
+    command.arg("--check-config").stdin(Stdio::null());
+    if let Some(path) = config {
+        command.arg("--config").arg(path);
+    }
+    let done = command.output().with_context(|| format!("cannot start {}", daemon.display()))?;
+    if !done.status.success() {
+        let stderr = String::from_utf8_lossy(&done.stderr);
+        let stderr = stderr.trim();
+        bail!("{}", stderr.strip_prefix("headroom-oomd: ").unwrap_or(stderr));
+    }
+    serde_json::from_slice(&done.stdout)
+        .context("cannot understand headroom-oomd; are daemon and command of one version?")
 }
 
 fn reload(globals: &Globals) -> anyhow::Result<ExitCode> {

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustix::process::Pid;
 
 use super::{Capability, Check, System};
-use crate::helpers::preload::{self, Library};
+use crate::commands::preload::{Library, RINGS};
 
 const DAEMON: &str = "headroom-binderd";
 /// The component that a check concerns: the machine-wide bus; a private one works without it.
@@ -217,7 +217,7 @@ fn user_namespaces() -> Result<String, String> {
 /// The daemon waits for rings by `futex_waitv`.
 fn rings(system: &System) -> Result<String, String> {
     let found = system.since(5, 16)?;
-    let library = Library::find(preload::RINGS, None).map_err(|error| error.to_string())?;
+    let library = Library::find(RINGS, None).map_err(|error| error.to_string())?;
     Ok(format!("{found}, and {} is there", library.path().display()))
 }
 

@@ -7,8 +7,7 @@ use memory_watch::capability::{Capability as Feature, probe};
 use memory_watch::cgroups::Cgroups;
 
 use super::{Capability, Check, System};
-use crate::helpers::oom_daemons;
-use crate::helpers::oomd_config;
+use crate::commands::{config, status};
 use crate::helpers::output::count;
 
 const DAEMON: &str = "headroom-oomd";
@@ -36,7 +35,7 @@ const WANTED: [(Feature, &str); 11] = [
 /// All checks.
 pub fn checks(system: &System) -> Vec<Check> {
     // Reads the configuration at its default path, as the daemon does.
-    let read = oomd_config::read(None).map_err(|error| format!("{error:#}"));
+    let read = config::read(None).map_err(|error| format!("{error:#}"));
     let own = vec![
         Check::new("pidfd", pidfd(), "no process can be killed safely", "kernel 5.3 or newer")
             .needed_by(DAEMON),
@@ -111,7 +110,7 @@ fn watching((feature, remedy): (Feature, &'static str)) -> Check {
 }
 
 fn other_daemons() -> Result<String, String> {
-    let running = oom_daemons::running(Path::new("/proc"));
+    let running = status::other_oom_daemons(Path::new("/proc"));
     if running.is_empty() {
         return Ok("none runs".to_owned());
     }

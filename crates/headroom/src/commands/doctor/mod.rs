@@ -13,8 +13,10 @@ use rustix::thread::CapabilitySet;
 use serde::Serialize;
 
 use crate::arguments::Globals;
+use crate::commands::status::{STILL_ENFORCED, binderd_line, limits_are_left, oomd_line};
+use crate::helpers::client;
 use crate::helpers::output::{self, printable};
-use crate::helpers::{client, kernel_limits, starting, status_line};
+use crate::helpers::programs::start_command;
 
 #[derive(Serialize)]
 struct Report {
@@ -57,12 +59,12 @@ fn oom(_: &System) -> Vec<Check> {
 
 fn daemons(globals: &Globals) -> Vec<Check> {
     let binderd = client::binderd_status(&globals.binderd_socket)
-        .map(|s| line_with_degraded(status_line::binderd_line(&s), &s.degraded))
+        .map(|s| line_with_degraded(binderd_line(&s), &s.degraded))
         .map_err(|e| format!("{e:#}"));
     let oomd = client::oomd_status(&globals.oomd_socket)
-        .map(|s| line_with_degraded(status_line::oomd_line(&s), &s.degraded))
-        .map_err(|error| match kernel_limits::are_left() {
-            Some(true) => format!("{error:#}; {}", kernel_limits::STILL_ENFORCED),
+        .map(|s| line_with_degraded(oomd_line(&s), &s.degraded))
+        .map_err(|error| match limits_are_left() {
+            Some(true) => format!("{error:#}; {STILL_ENFORCED}"),
             _ => format!("{error:#}"),
         });
     vec![
@@ -70,13 +72,13 @@ fn daemons(globals: &Globals) -> Vec<Check> {
             "headroom-binderd",
             binderd,
             "no binder device is served",
-            starting::command("headroom-binderd"),
+            start_command("headroom-binderd"),
         ),
         Check::new(
             "headroom-oomd",
             oomd,
             "no limit can be set, and nothing acts when the machine runs short of memory",
-            starting::command("headroom-oomd"),
+            start_command("headroom-oomd"),
         ),
     ]
 }

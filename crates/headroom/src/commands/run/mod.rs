@@ -31,9 +31,10 @@ use anyhow::Context;
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, waitpid};
 
 use crate::arguments::Run;
-use crate::helpers::exit_code::RUN_FAILED;
+use crate::commands::preload;
+use crate::helpers::output;
+use crate::helpers::programs::{self, RUN_FAILED};
 use crate::helpers::signals::{BlockedSignals, Origin};
-use crate::helpers::{output, preload, programs};
 use namespaces::Isolation;
 use private_dev::BUS_C;
 use session::Session;
@@ -147,8 +148,8 @@ impl Guardian {
     /// descriptor is closed, it ends the bus and exits; after a clean end the bus is unmounted
     /// already.
     fn start() -> anyhow::Result<(Self, OwnedFd)> {
-        let (hangs_up, held) =
-            rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).context("cannot make a pipe")?;
+        let (hangs_up, held) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
+            .context("cannot make a pipe")?;
         // SAFETY: the child makes system calls only, and never returns.
         match unsafe { libc::fork() } {
             -1 => Err(std::io::Error::last_os_error()).context("cannot start the guardian"),

@@ -10,7 +10,7 @@ use std::process::Command;
 
 use anyhow::Context;
 
-use crate::helpers::preload;
+use crate::commands::preload;
 
 /// In the session's /dev: a folder for each value of `$LIB`.
 const FOLDER: &str = "/dev/headroom/rings";

@@ -20,7 +20,7 @@ use super::rings;
 use crate::arguments::{BINDERD_SOCKET_VARIABLE, BUS_VARIABLE, FdPassing, Run};
 use crate::commands::binder::service_manager;
 use crate::helpers::signals::{BlockedSignals, Origin};
-use crate::helpers::{exit_code, output, programs};
+use crate::helpers::{output, programs};
 
 /// Limit for the service manager to become context manager.
 const MANAGER_PATIENCE: Duration = Duration::from_secs(30);
@@ -141,7 +141,7 @@ impl Session<'_> {
             Ok(code) => code,
             Err(error) => {
                 output::warn(format_args!("{error:#}"));
-                exit_code::RUN_FAILED
+                programs::RUN_FAILED
             }
         };
         self.finish(&mut children);
@@ -164,7 +164,7 @@ impl Session<'_> {
             Ok(child) => children.command = Some(Running::new("the command", &child)),
             Err(error) => {
                 output::warn(format_args!("{}: {error}", self.options.command[0].display()));
-                return Ok(exit_code::of_failed_exec(&error));
+                return Ok(programs::exit_code_of_failed_exec(&error));
             }
         }
         Ok(self.wait_for_command(children))
@@ -319,7 +319,7 @@ impl Session<'_> {
             }
             children.report_exits();
             if let Some(ended) = children.command.as_ref().and_then(|command| command.ended) {
-                return exit_code::of(ended);
+                return programs::exit_code_of(ended);
             }
         }
     }

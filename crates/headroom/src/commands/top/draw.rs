@@ -16,7 +16,7 @@ use super::plain::{
 use super::snapshot::Snapshot;
 use super::view::{Mode, View};
 use crate::helpers::output::printable;
-use crate::helpers::visibility::Visibility;
+use crate::helpers::user::Visibility;
 
 /// Minimum width of a useful bar, columns.
 const BAR: usize = 10;

@@ -9,10 +9,10 @@ use serde::Serialize;
 
 use super::snapshot::Snapshot;
 use super::view::Row;
+use crate::helpers::decision;
 use crate::helpers::output::count;
-use crate::helpers::size::Size;
-use crate::helpers::visibility::Visibility;
-use crate::helpers::{clock, decision};
+use crate::helpers::quantity::{Size, point_in_time};
+use crate::helpers::user::Visibility;
 
 /// Maximum width of a name that is shown completely, columns.
 pub const NAME: usize = 16;
@@ -227,7 +227,7 @@ pub fn stall_text(snapshot: &Snapshot) -> String {
 
 /// A decision in one line.
 pub fn decision(why: &Why) -> String {
-    let at = clock::point(why.at_micros);
+    let at = point_in_time(why.at_micros);
     let time = at.get(..19).unwrap_or(&at);
     format!("{time} {}; {}", decision::headline(why), decision::outcome(&why.outcome))
 }

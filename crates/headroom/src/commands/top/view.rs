@@ -6,7 +6,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use super::draw::Look;
 use super::snapshot::{Growth, Snapshot, forecast};
-use crate::helpers::size::Size;
+use crate::helpers::quantity::Size;
 use crate::helpers::user::{self, User};
 
 /// Maximum length of the input in a prompt, characters.

@@ -2,24 +2,27 @@
 //!
 //! The daemons are children in a process group of their own, so that Ctrl-C signals this process
 //! only and they get one request to stop. If this process exits, the kernel sends them SIGTERM. One
-//! thread per daemon watches its control socket and prints changes.
-
-mod watch;
+//! thread per daemon watches its control socket and prints changes. Degradations are not printed
+//! here: the daemons log them on standard error.
 
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
+use control::{binderd, oomd};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::Signal;
 
 use crate::arguments::{Globals, Up};
-use crate::helpers::output;
+use crate::commands::status::{binderd_line, oomd_line};
 use crate::helpers::programs::{self, beside_us};
 use crate::helpers::signals::{BlockedSignals, TERMINATION};
+use crate::helpers::{client, decision, output};
 
 /// Names of the daemons in the output.
 const BINDER: &str = "binder";
@@ -32,12 +35,16 @@ const READY_PATIENCE: Duration = Duration::from_secs(30);
 const STOP_PATIENCE: Duration = Duration::from_secs(15);
 /// Interval at which the main loop checks the limits.
 const TICK: Duration = Duration::from_millis(200);
+/// Interval of the requests to a daemon.
+const WATCH_INTERVAL: Duration = Duration::from_millis(300);
+/// Maximum of kills that are printed per interval, one line each.
+const MAX_KILLS_PRINTED: u32 = 16;
 
 /// A daemon that this command has started.
 struct Daemon {
     name: &'static str,
     child: Child,
-    ready: watch::Ready,
+    ready: Ready,
     ended: Option<ExitStatus>,
 }
 
@@ -56,7 +63,7 @@ pub fn up(globals: &Globals, options: &Up) -> anyhow::Result<ExitCode> {
     let stopped = stop(&mut daemons, &signals);
     daemons.iter().for_each(|daemon| sweep(daemon, globals, options));
     let clean = outcome? && stopped;
-    watch::print_line("headroom", if clean { "stopped" } else { "stopped, but not cleanly" });
+    print_line("headroom", if clean { "stopped" } else { "stopped, but not cleanly" });
     Ok(if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -82,7 +89,7 @@ fn start(globals: &Globals, options: &Up, daemons: &mut Vec<Daemon>) -> anyhow::
         if let Some(owner) = &options.owner {
             command.args(["--owner", owner]);
         }
-        daemons.push(Daemon::spawn(BINDER, command, watch::binder(&globals.binderd_socket))?);
+        daemons.push(Daemon::spawn(BINDER, command, Watcher::binderd(&globals.binderd_socket))?);
     }
     if !options.no_oom {
         let mut command = Command::new(beside_us("headroom-oomd")?);
@@ -91,17 +98,13 @@ fn start(globals: &Globals, options: &Up, daemons: &mut Vec<Daemon>) -> anyhow::
         if let Some(config) = &options.config {
             command.arg("--config").arg(config);
         }
-        daemons.push(Daemon::spawn(OOM, command, watch::oom(&globals.oomd_socket))?);
+        daemons.push(Daemon::spawn(OOM, command, Watcher::oomd(&globals.oomd_socket))?);
     }
     Ok(())
 }
 
 impl Daemon {
-    fn spawn(
-        name: &'static str,
-        mut command: Command,
-        watcher: watch::Watcher,
-    ) -> anyhow::Result<Self> {
+    fn spawn(name: &'static str, mut command: Command, watcher: Watcher) -> anyhow::Result<Self> {
         let parent = rustix::process::getpid();
         command.process_group(0);
         // Their usual log lines would repeat the lines of this command.
@@ -184,7 +187,7 @@ fn supervise(
         }
         if !all_ready && daemons.iter().all(|daemon| daemon.ready.is_set()) {
             all_ready = true;
-            watch::print_line("headroom", &ready_line(globals));
+            print_line("headroom", &ready_line(globals));
         }
     }
 }
@@ -240,7 +243,7 @@ fn sweep(daemon: &Daemon, globals: &Globals, options: &Up) {
     if rustix::fs::statfs(&options.mount).err() == Some(Errno::NOTCONN) {
         let mount = options.mount.display();
         match unmount(&options.mount, UnmountFlags::DETACH) {
-            Ok(()) => watch::print_line(BINDER, &format!("unmounted {mount}")),
+            Ok(()) => print_line(BINDER, &format!("unmounted {mount}")),
             Err(errno) => output::warn(format_args!("cannot unmount {mount}: {errno}")),
         }
     }
@@ -252,4 +255,106 @@ fn describe(ended: Option<ExitStatus>) -> String {
         Some((None, Some(signal))) => format!("was killed by signal {signal}"),
         _ => "ended".into(),
     }
+}
+
+/// Set once the daemon has answered.
+#[derive(Clone, Default)]
+struct Ready(Arc<AtomicBool>);
+
+impl Ready {
+    /// The daemon has answered.
+    fn is_set(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// State of a daemon, and the line to print when it changes.
+struct Summary {
+    pid: u32,
+    line: String,
+    /// Compared with the previous one; the line is printed if it differs.
+    key: String,
+    kills: u64,
+}
+
+/// Watches a daemon through its control socket, and prints changes.
+struct Watcher {
+    socket: PathBuf,
+    query: fn(&Path) -> anyhow::Result<Summary>,
+}
+
+impl Watcher {
+    /// Watches `headroom-binderd`.
+    fn binderd(socket: &Path) -> Self {
+        fn query(socket: &Path) -> anyhow::Result<Summary> {
+            let status: binderd::Status = client::binderd_status(socket)?;
+            Ok(Summary {
+                pid: status.pid,
+                line: binderd_line(&status),
+                key: format!("{} {} {}", status.mount, status.mapping, status.devices),
+                kills: 0,
+            })
+        }
+        Self { socket: socket.to_owned(), query }
+    }
+
+    /// Watches `headroom-oomd`.
+    fn oomd(socket: &Path) -> Self {
+        fn query(socket: &Path) -> anyhow::Result<Summary> {
+            let status: oomd::Status = client::oomd_status(socket)?;
+            Ok(Summary {
+                pid: status.pid,
+                line: oomd_line(&status),
+                key: format!("{} {} {}", status.notifier, status.attached, status.limited_users),
+                kills: status.kills,
+            })
+        }
+        Self { socket: socket.to_owned(), query }
+    }
+
+    /// Starts a thread that runs until this process exits. Answers of another process than `pid` (a
+    /// daemon that was running before) are ignored.
+    fn spawn(self, name: &'static str, pid: u32) -> Ready {
+        let ready = Ready::default();
+        let set = ready.clone();
+        std::thread::spawn(move || self.watch(name, pid, &set));
+        ready
+    }
+
+    fn watch(&self, name: &str, pid: u32, ready: &Ready) {
+        let mut last: Option<Summary> = None;
+        loop {
+            if let Some(summary) =
+                (self.query)(&self.socket).ok().filter(|summary| summary.pid == pid)
+            {
+                self.print_changes(name, last.as_ref(), &summary);
+                ready.0.store(true, Ordering::Release);
+                last = Some(summary);
+            }
+            std::thread::sleep(WATCH_INTERVAL);
+        }
+    }
+
+    fn print_changes(&self, name: &str, last: Option<&Summary>, summary: &Summary) {
+        if last.is_none_or(|last| last.key != summary.key) {
+            print_line(name, &summary.line);
+        }
+        let kills = summary.kills.saturating_sub(last.map_or(0, |last| last.kills));
+        if kills > 0 {
+            let number = u32::try_from(kills).unwrap_or(u32::MAX).min(MAX_KILLS_PRINTED);
+            let records = client::records(&self.socket, number).unwrap_or_default();
+            for record in records.iter().rev() {
+                print_line(
+                    name,
+                    &format!("{}; see `headroom why {}`", decision::headline(record), record.id),
+                );
+            }
+        }
+    }
+}
+
+/// Prints a line under a daemon's name.
+fn print_line(name: &str, text: &str) {
+    // A closed output is not a reason to stop the daemons.
+    let _ = output::print(&format!("{name:<9} {text}\n"));
 }

@@ -1,15 +1,30 @@
-//! `headroom oom detach`: ends the limits of a daemon that does not run any more: detaches its
-//! pinned BPF programs, and removes the file for the next daemon.
+//! `headroom oom`: commands about the OOM manager itself.
 
 use std::io::ErrorKind;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::Command;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 
 use crate::arguments::Globals;
 use crate::helpers::output;
+use crate::helpers::programs::beside_us;
 
-/// Runs the command.
+/// Executes, in place of this program, a daemon that selects victims but does not kill them.
+pub fn observe(globals: &Globals, config: Option<&Path>) -> anyhow::Result<()> {
+    let mut command = Command::new(beside_us("headroom-oomd")?);
+    command.arg("--observe").arg("--socket").arg(&globals.oomd_socket);
+    command.arg("--reclaimer").arg(&globals.binderd_socket);
+    if let Some(config) = config {
+        command.arg("--config").arg(config);
+    }
+    let error = command.exec();
+    Err(anyhow!("cannot start {}: {error}", command.get_program().display()))
+}
+
+/// Ends the limits of a daemon that does not run any more: detaches its pinned BPF programs, and
+/// removes the file for the next daemon.
 pub fn detach(globals: &Globals, pins: &Path) -> anyhow::Result<()> {
     let found = remove_left_pins(pins)?;
     // After the pins, which a daemon that runs has locked.

@@ -1,4 +1,0 @@
-//! `headroom oom`: commands about the OOM manager itself.
-
-pub mod detach;
-pub mod observe;
