@@ -3,36 +3,32 @@
 //! A library, so that the static `headroom` contains it: see [`main`].
 
 mod answer;
-mod life_signs;
-mod links;
-mod listeners;
+mod devices;
 mod memory_report;
 mod mount_helper;
-mod permissions;
 mod pressure;
-mod run_folder;
-mod trace;
 mod upgrade;
 
-use std::io::IsTerminal;
-use std::os::fd::AsFd;
+use std::cell::Cell;
+use std::io::{self, IsTerminal};
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use binder_fuse::{Config, DeviceOwner, Event, MappingChoice, MountNamespace, RingPolicy, Server};
 use clap::Parser;
 use control::binderd::Reply;
-use headroom_daemon::Signals;
 use headroom_daemon::message::plain;
 use headroom_daemon::signals::Signal;
 use headroom_daemon::stderr::prompt_stderr;
 use headroom_daemon::upgrade::{Completion, UpgradeRequests};
-use headroom_daemon::{octal_mode, privileges};
+use headroom_daemon::{ServiceManager, Signals, octal_mode, privileges};
+use ioctl_trap::{HeldCalls, Listener};
 use owners::Uid;
 use tracing_subscriber::EnvFilter;
 
-use crate::listeners::Listeners;
 use crate::upgrade::Resumed;
 
 /// Tokens of event sources in the server's event loop.
@@ -111,7 +107,7 @@ struct Args {
     #[arg(long, value_name = "OCTAL", value_parser = octal_mode::parse)]
     mode: Option<u32>,
     /// Owner of the devices, by name or number. Default: the daemon's user and group.
-    #[arg(long, value_name = "USER[:GROUP]", value_parser = permissions::parse_owner)]
+    #[arg(long, value_name = "USER[:GROUP]", value_parser = devices::parse_owner)]
     owner: Option<DeviceOwner>,
     /// "global": add a folder binder_logs that shows all traffic to every user, as binderfs does.
     #[arg(long, value_name = "WHICH")]
@@ -173,14 +169,14 @@ pub fn main() -> ExitCode {
     let filter = EnvFilter::try_from_env("HEADROOM_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_ansi(std::io::stderr().is_terminal() && !no_color)
+        .with_ansi(io::stderr().is_terminal() && !no_color)
         .with_writer(prompt_stderr)
         .init();
     let run_folder = args.run_folder.clone();
     binder_fuse::serve(move || {
         let code = exit_code(run(&args));
         if let (0, Some(folder)) = (code, run_folder) {
-            run_folder::remove(&folder);
+            mount_helper::remove_run_folder(&folder);
         }
         code.into()
     })
@@ -287,7 +283,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let mut daemon = Daemon::start(args, &config)?;
     let own_user = Uid(rustix::process::geteuid().as_raw());
     let mut upgrades = UpgradeRequests::new(args.session.then_some(own_user));
-    let (life_signs, unheard) = life_signs::LifeSigns::for_manager();
+    let (life_signs, unheard) = LifeSigns::for_manager();
     let (memory, lacking) = pressure::Pressure::watch(args.low_memory, life_signs.interval())
         .context("cannot watch the machine's memory")?;
     // Privileges that only root can have are not expected in a session.
@@ -307,7 +303,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
         .transpose()
         .context("cannot start a thread")?;
     let server = &mut daemon.server;
-    let _links = args.link_dev.then(|| links::Links::make(server.mount_point(), &config.devices));
+    let _links = args.link_dev.then(|| devices::Links::make(server.mount_point(), &config.devices));
     server.add_external(signals.as_fd(), SIGNALS)?;
     server.add_external(daemon.control.as_fd(), CONTROL)?;
     if let Some(listeners) = &daemon.listeners {
@@ -385,8 +381,102 @@ fn report_ready(fd: i32) -> anyhow::Result<()> {
     anyhow::ensure!(fd > 2, "that one has another use");
     // SAFETY: the descriptor was passed to us for this purpose and is not used elsewhere in this
     // process; if it is not open, the write below fails.
-    let mut ready = unsafe { <std::fs::File as std::os::fd::FromRawFd>::from_raw_fd(fd) };
+    let mut ready = unsafe { std::fs::File::from_raw_fd(fd) };
     Ok(std::io::Write::write_all(&mut ready, b"ready\n")?)
+}
+
+/// The socket from which listeners of seccomp filters are received; the process that starts the
+/// clients passes them. Each one gets a reply: 0 if it is served from now on, else an errno.
+struct Listeners(OwnedFd);
+
+impl Listeners {
+    /// Takes the descriptor with the number on the command line.
+    fn new(fd: i32) -> anyhow::Result<Self> {
+        anyhow::ensure!(fd > 2, "--listeners {fd}: that one has another use");
+        // SAFETY: the descriptor was passed to us for this purpose and is not used elsewhere in
+        // this process; if it is no socket, operations on it fail.
+        let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+        rustix::io::ioctl_fionbio(&socket, true).with_context(|| format!("--listeners {fd}"))?;
+        Ok(Self(socket))
+    }
+
+    /// Continues with the socket of the program that this one replaces.
+    fn from_socket(socket: OwnedFd) -> Self {
+        Self(socket)
+    }
+
+    /// Serves the next listener, if there is one. False: the other end is closed.
+    fn take(&self, server: &mut Server) -> bool {
+        let received = match ioctl_trap::receive(self.0.as_fd()) {
+            Ok((_, fds)) => parse_listener(fds),
+            Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
+        };
+        let served = received.and_then(|(listener, held_calls)| {
+            server.add_listener(listener, held_calls).map_err(io::Error::other)
+        });
+        let errno = match served {
+            Ok(()) => 0,
+            Err(error) => {
+                tracing::warn!("cannot serve a seccomp filter: {error}");
+                error.raw_os_error().unwrap_or(libc::EIO)
+            }
+        };
+        // Fails only if the process that passed the listener has exited.
+        let _ = ioctl_trap::send(self.0.as_fd(), errno, &[]);
+        true
+    }
+}
+
+impl AsFd for Listeners {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+fn parse_listener(fds: Vec<OwnedFd>) -> io::Result<(Listener, HeldCalls)> {
+    let [listener, memory] =
+        <[OwnedFd; 2]>::try_from(fds).map_err(|_| io::ErrorKind::InvalidInput)?;
+    Ok((Listener::new(listener), HeldCalls::map(memory)?))
+}
+
+/// Notifications to the watchdog of a service manager that requires them, in half its interval, so
+/// that one may be late.
+struct LifeSigns {
+    manager: ServiceManager,
+    last: Cell<Instant>,
+}
+
+impl LifeSigns {
+    /// Reads the service manager's address from the environment; also returns an error in that.
+    fn for_manager() -> (Self, Option<String>) {
+        let (manager, error) = ServiceManager::from_environment();
+        (Self { manager, last: Cell::new(Instant::now()) }, error)
+    }
+
+    /// Maximum time between two calls of [`came_round`](Self::came_round).
+    fn interval(&self) -> Option<Duration> {
+        self.manager.watchdog().map(|wait| wait / 2)
+    }
+
+    /// Reports that the bus is ready.
+    fn ready(&self, status: &str) {
+        self.manager.ready(status);
+    }
+
+    /// Called once per turn of the event loop; `status` is called for a status line if a
+    /// notification is due.
+    fn came_round(&self, status: impl FnOnce() -> String) {
+        let due = self.interval().is_some_and(|interval| self.last.get().elapsed() >= interval / 2);
+        if due {
+            self.last.set(Instant::now());
+            self.manager.alive(&status());
+        }
+    }
+
+    /// Reports that the daemon is stopping on request.
+    fn stopping(&self) {
+        self.manager.stopping();
+    }
 }
 
 #[cfg(test)]

@@ -5,10 +5,11 @@
 //! a daemon of its own in the background, which exits when the bus is unmounted.
 
 use std::ffi::OsString;
-use std::fs::File;
-use std::io::{ErrorKind, Read};
+use std::fs::{DirBuilder, File};
+use std::io::{self, ErrorKind, Read};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -16,14 +17,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use headroom_daemon::octal_mode;
-use headroom_linux::mountinfo;
+use headroom_linux::{folders, mountinfo};
 use owners::Uid;
 
-use crate::permissions;
-use crate::run_folder::{self, RunFolder, Scope};
+use crate::devices;
 
 /// The name that mount(8) executes.
 const NAME: &str = "mount.binder";
+/// Folder of the daemons that root starts.
+const SYSTEM: &str = "/run/headroom";
 /// Exit code of a mount helper whose mount failed, and of one that was called with invalid
 /// arguments.
 const MOUNT_FAILED: u8 = 32;
@@ -158,11 +160,11 @@ impl Request {
                 self.permissions.mode = Some(mode.with_context(|| option.to_owned())?);
             }
             Some(("uid", user)) => {
-                let uid = permissions::parse_user(user);
+                let uid = devices::parse_user(user);
                 self.permissions.uid = Some(uid.with_context(|| option.to_owned())?);
             }
             Some(("gid", group)) => {
-                let gid = permissions::parse_group(group);
+                let gid = devices::parse_group(group);
                 self.permissions.gid = Some(gid.with_context(|| option.to_owned())?);
             }
             Some(("stats", which)) => {
@@ -203,7 +205,7 @@ impl Request {
         if line.is_empty() {
             let _ = daemon.wait();
             let _ = std::fs::remove_file(&log);
-            run_folder::remove_if_empty(&folder.path);
+            remove_if_empty(&folder.path);
             bail!("{}", output.trim().trim_start_matches("headroom-binderd: "));
         }
         eprint!("{}", warnings(&output));
@@ -292,6 +294,109 @@ fn in_background(command: &mut Command, inherited: &OwnedFd) {
     }
 }
 
+/// Users that the daemon serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scope {
+    /// All users.
+    System,
+    /// One user, without privileges.
+    User,
+}
+
+/// A folder for the log and the control socket of the daemon of one mount.
+#[derive(Debug)]
+struct RunFolder {
+    path: PathBuf,
+    scope: Scope,
+}
+
+impl RunFolder {
+    /// Creates the folder of a mount in `/run/headroom`, or where that is refused, in
+    /// `$XDG_RUNTIME_DIR`, or else in the folder for temporary files.
+    fn create(mount: &Path, namespace: Option<u64>) -> anyhow::Result<Self> {
+        let name = name_of(mount, namespace);
+        let path = Path::new(SYSTEM).join(&name);
+        let system = folders::create_public(Path::new(SYSTEM));
+        if system.and_then(|()| create_own(&path, 0o755)).is_ok() {
+            return Ok(Self { path, scope: Scope::System });
+        }
+        let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+        let temporary = std::env::temp_dir();
+        let path = |parent: &Path| parent.join(format!("headroom-{name}"));
+        let runtime = runtime.filter(|runtime| runtime.is_absolute()).map(|runtime| path(&runtime));
+        let path = match runtime.filter(|path| create_own(path, 0o700).is_ok()) {
+            Some(path) => path,
+            None => {
+                let path = path(&temporary);
+                create_own(&path, 0o700)
+                    .with_context(|| format!("{}: cannot make it", path.display()))?;
+                path
+            }
+        };
+        Ok(Self { path, scope: Scope::User })
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.path.join("binderd.sock")
+    }
+
+    /// Whether a daemon listens on the socket.
+    fn has_daemon(&self) -> bool {
+        // It is a socket of packets: a dead one refuses the connection, a live one its kind.
+        match UnixStream::connect(self.socket()) {
+            Ok(_) => true,
+            Err(error) => error.raw_os_error() == Some(libc::EPROTOTYPE),
+        }
+    }
+
+    fn log(&self) -> PathBuf {
+        log_in(&self.path)
+    }
+
+    /// The log of a daemon that does not serve yet; that of an earlier one is kept until then.
+    fn log_of_start(&self) -> PathBuf {
+        self.path.join(format!("binderd.log.{}", std::process::id()))
+    }
+}
+
+/// Removes the log and the folder of a daemon, after the socket.
+pub fn remove_run_folder(folder: &Path) {
+    let _ = std::fs::remove_file(log_in(folder));
+    remove_if_empty(folder);
+}
+
+/// Removes the folder, unless another daemon uses it.
+fn remove_if_empty(folder: &Path) {
+    let _ = std::fs::remove_dir(folder);
+}
+
+fn log_in(folder: &Path) -> PathBuf {
+    folder.join("binderd.log")
+}
+
+/// `binderd@mnt-bus` for `/mnt/bus`, as systemd names units of paths; the same path may be mounted
+/// in several mount namespaces.
+fn name_of(mount: &Path, namespace: Option<u64>) -> String {
+    let path = mount.to_string_lossy();
+    let name = path.trim_matches('/').replace('-', "\\x2d").replace('/', "-");
+    match namespace {
+        Some(inode) => format!("binderd@{name}@{inode}"),
+        None => format!("binderd@{name}"),
+    }
+}
+
+/// Creates a folder, or accepts one of this user that a killed daemon left.
+fn create_own(path: &Path, mode: u32) -> io::Result<()> {
+    match DirBuilder::new().mode(mode).create(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            let there = path.symlink_metadata()?;
+            let is_own = there.is_dir() && there.uid() == rustix::process::geteuid().as_raw();
+            if is_own { Ok(()) } else { Err(error) }
+        }
+        result => result,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use test_support::documents::{self, CommandLine};
@@ -349,5 +454,35 @@ mod tests {
             assert!(error.contains(expected), "{arguments:?}: {error}");
         }
         assert!(parse(&["binder", "/mnt", "-s", "-o", "size=1m"]).is_ok(), "sloppy: it is ignored");
+    }
+
+    #[test]
+    fn each_mount_of_each_namespace_has_a_name() {
+        assert_eq!(name_of(Path::new("/mnt/a-b/bus"), None), "binderd@mnt-a\\x2db-bus");
+        assert_eq!(name_of(Path::new("/mnt"), Some(7)), "binderd@mnt@7");
+    }
+
+    #[test]
+    fn a_link_in_place_of_the_folder_is_refused() {
+        let parent = tempfile::tempdir().unwrap();
+        let (folder, link) = (parent.path().join("folder"), parent.path().join("link"));
+        create_own(&folder, 0o700).unwrap();
+        create_own(&folder, 0o700).unwrap();
+        std::os::unix::fs::symlink(&folder, &link).unwrap();
+        assert_eq!(create_own(&link, 0o700).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+    }
+
+    #[test]
+    fn the_folder_is_kept_while_another_daemon_uses_it() {
+        let parent = tempfile::tempdir().unwrap();
+        let folder = RunFolder { path: parent.path().join("folder"), scope: Scope::User };
+        create_own(&folder.path, 0o700).unwrap();
+        std::fs::write(folder.socket(), "").unwrap();
+        std::fs::write(folder.log(), "").unwrap();
+        remove_run_folder(&folder.path);
+        assert!(folder.socket().exists() && !folder.log().exists());
+        std::fs::remove_file(folder.socket()).unwrap();
+        remove_run_folder(&folder.path);
+        assert!(!folder.path.exists());
     }
 }

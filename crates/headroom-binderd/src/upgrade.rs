@@ -15,7 +15,7 @@ use headroom_linux::clock::monotonic_ns;
 use headroom_linux::kept_fd::{KeptFd, check_descriptors};
 use serde::{Deserialize, Serialize};
 
-use crate::listeners::Listeners;
+use crate::Listeners;
 
 /// Limit for the verification of the state. No client is served meanwhile.
 const CHECK_LIMIT: Duration = Duration::from_secs(10);
