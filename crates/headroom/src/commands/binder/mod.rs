@@ -7,6 +7,7 @@ pub mod trace;
 use std::fmt::Write;
 use std::path::Path;
 
+use anyhow::Context;
 use control::binderd::{Device, Process, Reply, Request};
 use serde::Serialize;
 
@@ -14,7 +15,7 @@ use crate::arguments::Globals;
 use crate::helpers::client::{BUFFER_PAGE, call_binderd, unexpected};
 use crate::helpers::output::{self, count, printable};
 use crate::helpers::quantity::Size;
-use crate::helpers::{programs, user};
+use crate::helpers::user;
 
 /// Lists all opens with their objects, indented.
 pub fn ls(globals: &Globals) -> anyhow::Result<()> {
@@ -139,11 +140,18 @@ struct Reclaimed {
 
 /// Replaces the daemon's program.
 pub fn upgrade(globals: &Globals, program: Option<&Path>) -> anyhow::Result<()> {
-    let program = program.map(programs::resolve).transpose()?;
+    // Resolved here: a daemon must not wait for a filesystem that it serves itself.
+    let resolve = |path: &Path| {
+        path.canonicalize().with_context(|| format!("{}: cannot resolve it", path.display()))
+    };
+    let program = program.map(resolve).transpose()?;
     match call_binderd(&globals.binderd_socket, &Request::Upgrade { program })? {
         Reply::Upgraded { from, to, processes, pause_us } => {
-            let what = format!("{processes} opens");
-            let sentence = programs::upgrade_sentence(&from, &to, &what, pause_us);
+            let pause_ms = pause_us as f64 / 1000.0;
+            let sentence = format!(
+                "upgraded from {from} to {to}: {processes} opens continue after a pause of \
+                 {pause_ms:.1} ms\n"
+            );
             let upgraded = UpgradedBinderd { from, to, processes, pause_us };
             output::print_as(globals.format(), &upgraded, || sentence)
         }
