@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use binder_ring::DOORBELL_BYTES;
-use binder_ring::doorbell::Doorbell;
+use binder_ring::turn::Doorbell;
 use headroom_linux::sealed_memfd::sealed_memfd;
 use rustix::mm::MapFlags;
 

@@ -12,11 +12,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
 use binder_driver::{Caller, Errno, Piece};
-use binder_ring::call::{CallResult, Files, Outcome, TakenCall};
-use binder_ring::doorbell::Doorbell;
-use binder_ring::page::{Page, STREAM_BYTES};
-use binder_ring::turn::{Turn, Watch};
-use binder_ring::{RING_BYTES, call};
+use binder_ring::RING_BYTES;
+use binder_ring::page::{CallResult, Files, Outcome, Page, Range, STREAM_BYTES, TakenCall};
+use binder_ring::turn::{Doorbell, Turn, Watch};
 use binder_uapi::BinderWriteRead;
 use keyed_slab::{Key, Slab, key_types};
 use owners::{Owner, QuotaSize, Uid};
@@ -473,7 +471,7 @@ impl Rings {
         let ring = self.of_thread_mut(tid).filter(|ring| ring.is_in_call);
         let Some(ring) = ring else { return false };
         let BinderWriteRead { read_buffer, read_size, .. } = ring.call.argument;
-        let buffer = call::Range { address: read_buffer, len: read_size.min(STREAM_BYTES as u64) };
+        let buffer = Range { address: read_buffer, len: read_size.min(STREAM_BYTES as u64) };
         let Some(offset) = buffer.offset_of(address, bytes.len()) else { return false };
         let end = offset + bytes.len();
         if ring.returns.len() < end {

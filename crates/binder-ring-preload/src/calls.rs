@@ -2,19 +2,18 @@
 
 use std::ffi::c_int;
 
-use binder_ring::call::{CallResult, MAX_FILES, Outcome, ParcelBytes};
-use binder_ring::doorbell::Doorbell;
-use binder_ring::page::{PARCEL_BYTES, Page, STREAM_BYTES};
-use binder_ring::turn::{Submitted, Turn, Watch};
+use binder_ring::page::{
+    CallResult, MAX_FILES, Outcome, PARCEL_BYTES, Page, ParcelBytes, STREAM_BYTES,
+};
+use binder_ring::turn::{Doorbell, Submitted, Turn, Watch};
 use binder_ring::{RING_FILES, RING_INTERRUPT};
 use binder_uapi::command::{BC_REPLY, BC_REPLY_SG, BC_TRANSACTION, BC_TRANSACTION_SG};
 use binder_uapi::ioctl::{BINDER_WRITE_READ, payload_len};
 use binder_uapi::{BINDER_TYPE_FD, BINDER_TYPE_FDA, BinderTransactionData, BinderWriteRead};
 
-use crate::fd_transfer;
-use crate::own_memory;
 use crate::system::{self, Errno};
 use crate::threads::{self, Entry};
+use crate::{fd_transfer, own_memory};
 
 /// How long a thread waits for its ring, nanoseconds. Then it waits in a request, which also ends
 /// if the daemon dies, and needs no care for signals.

@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use binder_ring::call::MAX_FILES;
+use binder_ring::page::MAX_FILES;
 
 use crate::system;
 

@@ -8,16 +8,13 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64};
 
-use binder_ring::call::MAX_FILES;
-use binder_ring::doorbell::Doorbell;
-use binder_ring::page::Page;
-use binder_ring::turn::Watch;
+use binder_ring::page::{MAX_FILES, Page};
+use binder_ring::turn::{Doorbell, Watch};
 use binder_ring::{Attach, DOORBELL_BYTES, RING_ATTACH, RING_BYTES, VERSION};
 
-use crate::fd_transfer;
 use crate::own_memory::KnownMemory;
-use crate::receive_buffer;
 use crate::system::{self, FileId};
+use crate::{fd_transfer, receive_buffer};
 
 /// Number of entries, and how many of them are searched for a thread.
 const ENTRIES: usize = 1024;

@@ -5,10 +5,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use binder_uapi::BinderWriteRead;
 use zerocopy::FromZeros;
 
-use crate::call::{CallResult, Files, MAX_FILES, Outcome, ParcelBytes, TakenCall};
-use crate::doorbell::Doorbell;
-use crate::page::{Area, PARCEL_BYTES, Page, STREAM_BYTES};
-use crate::turn::{Submitted, Turn, Watch};
+use crate::page::{
+    Area, CallResult, Files, MAX_FILES, Outcome, PARCEL_BYTES, Page, ParcelBytes, STREAM_BYTES,
+    TakenCall,
+};
+use crate::turn::{Doorbell, Submitted, Turn, Watch};
 
 /// Where the client says that its buffers are.
 const COMMANDS_AT: u64 = 1 << 20;

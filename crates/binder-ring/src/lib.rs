@@ -5,19 +5,14 @@
 //! futex, instead of making a FUSE request. There is one ring per thread and open, so it has one
 //! slot, and its thread waits on one word of it; the daemon waits on one word of each owner.
 //!
-//! * [`doorbell`]: whether the daemon sleeps, in the memory of an owner: atomic;
-//! * [`turn`]: whose turn it is, and whether the daemon watches: the atomic part;
-//! * [`page`]: the layout of the memory, and how bytes are copied in and out;
-//! * [`call`]: the contents of a call and of its result.
+//! * [`turn`]: whose turn it is, and whether the daemon watches or sleeps: the atomic part;
+//! * [`page`]: the layout of the memory, and the contents of a call and of its result.
 //!
 //! No I/O: mapping, futexes and ioctls belong to the two users of this crate.
 //!
 //! The other side may be hostile. Each reads a word or a copy of the bytes once, checks the lengths
 //! and uses only what it has copied.
 
-mod atomics;
-pub mod call;
-pub mod doorbell;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod page;
@@ -25,6 +20,11 @@ pub mod turn;
 
 #[cfg(test)]
 mod loom_tests;
+
+/// The atomic types of the code that the loom tests include a second time, with loom's types.
+mod atomics {
+    pub(crate) use std::sync::atomic::{AtomicU32, Ordering, fence};
+}
 
 use binder_uapi::ioctl::BINDER_WRITE_READ;
 
@@ -63,7 +63,8 @@ pub struct Attach {
     /// may have replaced the descriptor.
     pub token: u64,
     /// Number of a socket in the caller's process, over which the daemon sends a memfd: the
-    /// [doorbell] of the caller's owner, [`DOORBELL_BYTES`] that are sealed against resizing.
+    /// [doorbell](turn::Doorbell) of the caller's owner, [`DOORBELL_BYTES`] that are sealed against
+    /// resizing.
     pub socket: u32,
     /// 0.
     pub reserved: u32,

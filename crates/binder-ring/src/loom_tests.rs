@@ -6,9 +6,6 @@
 mod atomics {
     pub(super) use loom::sync::atomic::{AtomicU32, Ordering, fence};
 }
-#[path = "doorbell.rs"]
-#[expect(dead_code, reason = "parts are for futexes")]
-mod doorbell;
 #[path = "turn.rs"]
 #[expect(dead_code, reason = "parts are for futexes")]
 mod turn;
@@ -16,8 +13,7 @@ mod turn;
 use loom::sync::Arc;
 use loom::thread;
 
-use doorbell::Doorbell;
-use turn::{Submitted, Turn, Watch, Words};
+use turn::{Doorbell, Submitted, Turn, Watch, Words};
 
 /// A ring that is watched, and the doorbell.
 fn watched() -> Arc<(Words, Doorbell)> {

@@ -1,13 +1,12 @@
-//! Whose turn it is in a ring, and whether the daemon watches it.
+//! Whose turn it is in a ring, whether the daemon watches it, and whether the daemon sleeps.
 //!
 //! The client submits, the daemon takes and completes. A client whose call was not taken yet can
 //! withdraw it. To submit is not enough: the daemon looks at the rings that it watches only, and it
 //! sleeps if none of them has a call. It says the first in a second word and the other at the
-//! [doorbell](super::doorbell), and each side writes its own word before it reads the other's:
-//! either the client sees that the daemon sleeps, or the daemon sees the call.
+//! [doorbell](Doorbell), and each side writes its own word before it reads the other's: either the
+//! client sees that the daemon sleeps, or the daemon sees the call.
 
 use super::atomics::{AtomicU32, Ordering, fence};
-use super::doorbell::Doorbell;
 
 /// Whose turn it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,5 +138,60 @@ impl Words {
     fn exchange(&self, from: Turn, to: Turn) -> bool {
         let (from, to) = (from as u32, to as u32);
         self.turn.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+}
+
+/// The daemon sleeps.
+const ASLEEP: u32 = 1;
+/// Added by a client, so that a daemon that is about to sleep does not.
+const RUNG: u32 = 2;
+
+/// The word by which all rings of an owner wake the daemon. It may have any value: the other side
+/// may be hostile.
+///
+/// The daemon sleeps on one word for each owner instead of one for each ring, since the kernel's
+/// work of a wait grows with the number of words. Every client of the owner can write the word: a
+/// hostile one can delay calls of its own owner only, until their threads make requests instead.
+#[derive(Debug)]
+#[repr(transparent)]
+pub struct Doorbell(AtomicU32);
+
+impl Doorbell {
+    /// Where nobody sleeps.
+    pub(crate) fn new() -> Self {
+        Self(AtomicU32::new(0))
+    }
+
+    /// Sets any value, as a hostile client may.
+    pub(crate) fn set_raw(&self, value: u32) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+
+    /// The futex word, for the system call.
+    pub fn word(&self) -> *const AtomicU32 {
+        &raw const self.0
+    }
+
+    /// Client: after it has submitted a call. True: it has to wake all that wait for the
+    /// [`word`](Self::word); another client may wait for it, too.
+    pub fn ring(&self) -> bool {
+        let is_asleep = self.0.load(Ordering::Relaxed) & ASLEEP != 0;
+        if is_asleep {
+            self.0.fetch_add(RUNG, Ordering::Release);
+        }
+        is_asleep
+    }
+
+    /// Daemon: says that it sleeps, before it looks at the rings once more. Returns the value with
+    /// which it may sleep.
+    pub fn fall_asleep(&self) -> u32 {
+        let before = self.0.fetch_or(ASLEEP, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        before | ASLEEP
+    }
+
+    /// Daemon: says that it looks at the rings before it sleeps.
+    pub fn wake_up(&self) {
+        self.0.fetch_and(!ASLEEP, Ordering::Relaxed);
     }
 }

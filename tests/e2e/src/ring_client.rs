@@ -9,9 +9,8 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use binder_client::{Client, Errno, Options};
-use binder_ring::doorbell::Doorbell;
 use binder_ring::page::Page;
-use binder_ring::turn::{Submitted, Turn, Watch};
+use binder_ring::turn::{Doorbell, Submitted, Turn, Watch};
 use binder_ring::{Attach, DOORBELL_BYTES, RING_ATTACH, RING_BYTES, RING_INTERRUPT, VERSION};
 use binder_uapi::{BinderWriteRead, command::BC_ENTER_LOOPER};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create};

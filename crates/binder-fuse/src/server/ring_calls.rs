@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use binder_driver::{Caller, Errno, HeldReads, Interrupt, WriteRead};
-use binder_ring::call::{MAX_FILES, Outcome};
+use binder_ring::page::{MAX_FILES, Outcome};
 use binder_ring::{Attach, RING_ATTACH, RING_FILES, RING_INTERRUPT, VERSION};
 use binder_uapi::BinderWriteRead;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};

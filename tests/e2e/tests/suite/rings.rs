@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use binder_client::{Client, Errno, Options};
-use binder_ring::call::{Outcome, ParcelBytes};
+use binder_ring::page::{Outcome, ParcelBytes};
 use binder_ring::turn::{Submitted, Turn, Watch};
 use binder_ring::{RING_BYTES, RING_FILES, RING_INTERRUPT, VERSION};
 use binder_uapi::command::{self, BC_ENTER_LOOPER};
