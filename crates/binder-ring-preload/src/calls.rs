@@ -13,7 +13,6 @@ use binder_uapi::{BINDER_TYPE_FD, BINDER_TYPE_FDA, BinderTransactionData, Binder
 
 use crate::system::{self, Errno};
 use crate::threads::{self, Entry};
-use crate::{fd_transfer, own_memory};
 
 /// How long a thread waits for its ring, nanoseconds. Then it waits in a request, which also ends
 /// if the daemon dies, and needs no care for signals.
@@ -121,7 +120,7 @@ impl Fetched {
 
 impl Drop for Fetched {
     fn drop(&mut self) {
-        fd_transfer::close_all(self.numbers());
+        system::close_all(self.numbers());
     }
 }
 
@@ -257,7 +256,7 @@ unsafe fn deliver(
     }
     // SAFETY: the caller's.
     unsafe { argument.write_unaligned(result.argument) };
-    fd_transfer::close_all(result.closes.numbers());
+    system::close_all(result.closes.numbers());
     is_written
 }
 
@@ -297,8 +296,8 @@ fn parcel_of(data: &BinderTransactionData) -> FirstParcel {
     if !len.checked_add(offsets_len).is_some_and(fits) {
         return FirstParcel::ForRequest;
     }
-    let bytes = own_memory::readable(data.buffer, len as usize);
-    let offsets = own_memory::readable(data.offsets, offsets_len as usize);
+    let bytes = system::readable(data.buffer, len as usize);
+    let offsets = system::readable(data.offsets, offsets_len as usize);
     match (bytes, offsets) {
         (Some(bytes), Some(offsets)) if !has_files(bytes, offsets) => {
             let (at, offsets_at) = (data.buffer, data.offsets);
@@ -323,7 +322,7 @@ fn has_files(bytes: &[u8], offsets: &[u8]) -> bool {
 /// Receives the files of the transaction that the read takes. `None`: the daemon has not sent them.
 fn fetch_files(fd: c_int) -> Option<Fetched> {
     let mut fetched = Fetched::none();
-    fetched.count = fd_transfer::receive(&mut fetched.numbers, |socket| {
+    fetched.count = system::receive_files(&mut fetched.numbers, |socket| {
         // SAFETY: the argument is ours.
         unsafe { system::ioctl(fd, RING_FILES, &raw const socket as usize) }.is_ok()
     })?;

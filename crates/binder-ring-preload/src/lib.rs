@@ -6,17 +6,11 @@
 //!
 //! * [`calls`]: a call, from its submission to its result;
 //! * [`threads`]: the rings of the threads, empty in a forked child;
-//! * [`fd_transfer`]: descriptors that the daemon sends;
-//! * [`own_memory`]: memory of the program, which may be missing;
-//! * [`receive_buffer`]: the receive buffer, which children do not inherit;
-//! * [`system`]: system calls.
+//! * [`system`]: system calls, descriptors that the daemon sends, memory that may be missing.
 //!
 //! Nothing here allocates or locks, as a signal handler may call `ioctl`.
 
 mod calls;
-mod fd_transfer;
-mod own_memory;
-mod receive_buffer;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod seccomp;
 mod system;

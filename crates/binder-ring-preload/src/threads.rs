@@ -1,4 +1,4 @@
-//! The rings of this process's threads.
+//! The rings of this process's threads, and what children of `fork` do not inherit.
 //!
 //! A table in memory of its own, which the kernel empties in a forked child: there the rings are
 //! not mapped. A thread finds its entry by its id, which the kernel tells.
@@ -12,9 +12,7 @@ use binder_ring::page::{MAX_FILES, Page};
 use binder_ring::turn::{Doorbell, Watch};
 use binder_ring::{Attach, DOORBELL_BYTES, RING_ATTACH, RING_BYTES, VERSION};
 
-use crate::own_memory::KnownMemory;
-use crate::system::{self, FileId};
-use crate::{fd_transfer, receive_buffer};
+use crate::system::{self, FileId, KnownMemory};
 
 /// Number of entries, and how many of them are searched for a thread.
 const ENTRIES: usize = 1024;
@@ -184,7 +182,7 @@ impl Entry {
         }
         if let Some(page) = self.prepare(memfd) {
             if self.share(fd, memfd, page) {
-                receive_buffer::keep_from_children(fd);
+                keep_from_children(fd);
             } else {
                 unmap(page.as_ptr().cast(), RING_BYTES);
             }
@@ -213,7 +211,7 @@ impl Entry {
         // SAFETY: the page is mapped.
         unsafe { page.as_ref() }.set_token(token);
         let mut numbers = [0; MAX_FILES];
-        let received = fd_transfer::receive(&mut numbers, |socket| {
+        let received = system::receive_files(&mut numbers, |socket| {
             let attach =
                 Attach { version: VERSION, memfd: memfd as u32, token, socket, reserved: 0 };
             // SAFETY: the argument is ours.
@@ -222,7 +220,7 @@ impl Entry {
         let Some(received) = received else { return false };
         let sent = &numbers[..received];
         let doorbell = sent.first().and_then(|&memfd| map_doorbell(memfd as c_int));
-        fd_transfer::close_all(sent);
+        system::close_all(sent);
         let Some(doorbell) = doorbell else { return false };
         self.doorbell.store(doorbell.as_ptr(), Release);
         self.page.store(page.as_ptr(), Release);
@@ -286,6 +284,69 @@ fn unmap(address: *mut libc::c_void, bytes: usize) {
 }
 
 fn advise(address: *mut libc::c_void, bytes: usize, advice: c_int) -> bool {
-    // SAFETY: the mapping is ours, and new.
+    // SAFETY: the mapping is ours, and the advice changes nothing for this process.
     system::keep_errno(|| unsafe { libc::madvise(address, bytes, advice) == 0 })
+}
+
+/// Number of bytes of `/proc/self/maps` that are searched: some ten thousand areas.
+const MAX_TEXT: usize = 1 << 20;
+
+/// Keeps the receive buffer from children of `fork`, as the kernel's driver does (`VM_DONTCOPY`): a
+/// child would read what arrives for its parent. Excludes all mappings of an open, once per open.
+fn keep_from_children(fd: c_int) {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    let Some(file) = system::file(fd) else { return };
+    if LAST.swap(file.number(), Relaxed) == file.number() {
+        return;
+    }
+    let Some(maps) = system::open_own_maps() else { return };
+    let (mut text, mut area, mut left) = ([0; 4096], Area::default(), MAX_TEXT);
+    while let count @ 1.. = system::read(maps, &mut text).min(left) {
+        left -= count;
+        for &byte in &text[..count] {
+            if area.push(byte) && area.file == file {
+                let len = area.end.saturating_sub(area.start) as usize;
+                advise(area.start as *mut _, len, libc::MADV_DONTFORK);
+            }
+        }
+    }
+    system::close(maps);
+}
+
+/// What ends the fields of a line of `/proc/self/maps`:
+/// `START-END PERMISSIONS OFFSET MAJOR:MINOR INODE NAME`.
+const SEPARATORS: [u8; 7] = *b"-   :  ";
+
+/// A line of it, as far as it was read.
+#[derive(Default)]
+struct Area {
+    field: usize,
+    start: u64,
+    end: u64,
+    file: FileId,
+}
+
+impl Area {
+    /// Adds a byte. True: all that is needed of the line is there.
+    fn push(&mut self, byte: u8) -> bool {
+        if byte == b'\n' {
+            *self = Self::default();
+            return false;
+        }
+        if SEPARATORS.get(self.field) == Some(&byte) {
+            self.field += 1;
+            return self.field == SEPARATORS.len();
+        }
+        let (number, base) = match self.field {
+            0 => (&mut self.start, 16),
+            1 => (&mut self.end, 16),
+            4 => (&mut self.file.major, 16),
+            5 => (&mut self.file.minor, 16),
+            6 => (&mut self.file.inode, 10),
+            _ => return false,
+        };
+        let digit = char::from(byte).to_digit(base).unwrap_or(0);
+        *number = number.wrapping_mul(base.into()).wrapping_add(digit.into());
+        false
+    }
 }
