@@ -1,8 +1,8 @@
 //! Limits what an owner can cost the others by clients whose memory is slow or never answers.
 //!
 //! * An owner has a budget of event loop time for blocked accesses. While less than half of it is
-//!   left, the memory of its calls is touched by another thread before they are started
-//!   ([`memory_touch`](crate::memory_touch)); while none is left, they are not started.
+//!   left, the memory of its calls is touched by another thread before they are started; while none
+//!   is left, they are not started.
 //! * A late access blocks a thread until the client's memory answers. Until then no call of that
 //!   client is started and no other access to it is made. The number of blocked threads is bounded
 //!   per owner and in total; the same applies to an owner that has reached its bound.

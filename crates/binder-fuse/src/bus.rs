@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
-use crate::error::Error;
+use crate::Error;
 use crate::mapping::MappingChoice;
 use crate::server::{Config, Server};
 
@@ -99,7 +99,7 @@ impl Bus {
         }
         let (Some(mount), Some(options)) = (arguments.next(), arguments.next()) else { return };
         let options = options.to_string_lossy().into_owned();
-        crate::loop_threads::serve(move || match serve(&parse_options(mount, &options)) {
+        crate::client_access::serve(move || match serve(&parse_options(mount, &options)) {
             Ok(()) => 0,
             Err(error) => {
                 print_once(&format!("{error}\n"));

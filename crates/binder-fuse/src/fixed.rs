@@ -1,9 +1,40 @@
-//! Entries that exist independently of the devices: folders, `binder-control`, features, logs.
+//! What node ids of the mount refer to, and the entries that exist independently of the devices:
+//! folders, `binder-control`, features, logs.
 
 use serde::{Deserialize, Serialize};
 
-use crate::place::{Log, Place};
 use crate::wire::types::ROOT_ID;
+
+/// Identifies a device; never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub(crate) struct DeviceId(pub(crate) u64);
+
+/// The entry that a node id refers to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    Root,
+    Control,
+    Features,
+    Feature,
+    /// `binder_logs`.
+    Logs,
+    Log(Log),
+    /// `binder_logs/proc`.
+    Processes,
+    Device(DeviceId),
+}
+
+/// A file of `binder_logs`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Log {
+    FailedTransactions,
+    State,
+    Stats,
+    LastTransactions,
+    Transactions,
+    /// All opens of a pid.
+    Process(u32),
+}
 
 /// The fixed name that adds devices.
 pub(crate) const CONTROL_NAME: &str = "binder-control";

@@ -9,44 +9,23 @@ use binder_driver::{
     Piece, Priority, ProcessId, Scheduler, StoreError,
 };
 use headroom_linux::mountinfo::Device;
-use keyed_slab::{Key, Slab, key_types};
+use keyed_slab::Slab;
 use owners::bounds::{OPENS, THREADS};
 use owners::{Exhausted, Owner, Quota, Uid};
 use serde::{Deserialize, Serialize};
 
 use crate::access_limits::{AccessCost, AccessLimits, Occupation, Start};
-use crate::address_space::{AddressSpace, Readers, SavedAddressSpace};
-use crate::calls::Calls;
 use crate::client_access::{BlockedAccess, ClientAccess, Late};
 use crate::client_memory::MemoryWrite;
-use crate::coarse_clock;
-use crate::files::{CallStop, Charge, Closers, Store, quota_of_descriptors};
-use crate::lookup_budget::{LookupBudgets, MAX_AREAS};
+use crate::files::{Charge, Closers, Store, quota_of_descriptors};
 use crate::mapping::{Backing, SavedBacking};
-use crate::maps::Lookup;
-use crate::nonblock::FlagHistory;
+use crate::maps::{Lookup, Readers};
+use crate::open::{Open, OpenKey, OpenerState, SavedOpen};
+use crate::owner_budgets::{LookupBudgets, MAX_AREAS, WarningLimits, coarse_now_ns};
 use crate::page_server::PageServer;
-use crate::pid_view::PidView;
 use crate::priority::{self, RecentPriorities};
 use crate::rings::Rings;
 use crate::tree::DEVICE_SIZE;
-use crate::user_view::UserView;
-use crate::warning_limits::WarningLimits;
-
-key_types! {
-    /// An open file of a device; its number is the `fh` in the kernel's requests.
-    pub(crate) struct OpenKey;
-}
-
-impl OpenKey {
-    pub(crate) fn to_fh(self) -> u64 {
-        self.number()
-    }
-
-    pub(crate) fn from_fh(fh: u64) -> Self {
-        Self::from_number(fh)
-    }
-}
 
 /// Number of threads that are searched for a waiting reader: a bound on the work for a transaction.
 const THREADS_CHECKED: usize = 8;
@@ -54,130 +33,6 @@ const THREADS_CHECKED: usize = 8;
 /// The uids of an owner share its opens and threads without parts: in a container, one of hundreds
 /// may have most of them.
 const ALL_UIDS: Uid = Uid::NONE;
-
-/// Whether the process that opened a device still exists.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum OpenerState {
-    Alive,
-    Exited,
-}
-
-/// One open of a device.
-pub(crate) struct Open {
-    pub(crate) process: ProcessId,
-    /// Node id, which is the inode number too.
-    pub(crate) node: u64,
-    /// Process that opened it, in our pid namespace. Another process may have the number once it
-    /// has exited.
-    pub(crate) pid: u32,
-    pub(crate) opener: OpenerState,
-    /// The opener's effective uid at the time of the open.
-    pub(crate) euid: Uid,
-    /// The opener's effective uid that receivers see.
-    pub(crate) sender_euid: Uid,
-    /// The owner that its files are charged to.
-    pub(crate) owner: Owner,
-    pub(crate) pid_view: PidView,
-    pub(crate) user_view: UserView,
-    /// `O_NONBLOCK` at the time of the open.
-    pub(crate) nonblock: bool,
-    pub(crate) flag_history: FlagHistory,
-    /// Of its mapping, once that was found.
-    pub(crate) address_space: Option<AddressSpace>,
-    pub(crate) backing: Box<dyn Backing>,
-    /// Threads that have called, and the request that each is parked in.
-    pub(crate) calls: Calls,
-    /// The kernel's poll handle, once a thread polls.
-    pub(crate) poll_handle: Option<u64>,
-    /// The thread that has polled last.
-    pub(crate) poller: Option<u32>,
-    /// How its threads are stopped while they receive files.
-    pub(crate) call_stop: CallStop,
-    /// A call on it was not trapped although the thread had a deferred delivery.
-    pub(crate) untrapped: bool,
-    /// Warnings about this open that were already logged.
-    pub(crate) warned_writable: bool,
-    pub(crate) warned_broken: bool,
-}
-
-/// An [`Open`] in a state.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct SavedOpen {
-    pub(crate) process: ProcessId,
-    pub(crate) node: u64,
-    pid: u32,
-    opener: OpenerState,
-    euid: Uid,
-    sender_euid: Uid,
-    owner: Owner,
-    pid_view: PidView,
-    user_view: UserView,
-    nonblock: bool,
-    flag_history: FlagHistory,
-    pub(crate) address_space: Option<SavedAddressSpace>,
-    pub(crate) backing: SavedBacking,
-    pub(crate) calls: Calls,
-    poll_handle: Option<u64>,
-    call_stop: CallStop,
-    untrapped: bool,
-    warned_writable: bool,
-    warned_broken: bool,
-}
-
-impl Open {
-    fn save(&self) -> SavedOpen {
-        SavedOpen {
-            process: self.process,
-            node: self.node,
-            pid: self.pid,
-            opener: self.opener,
-            euid: self.euid,
-            sender_euid: self.sender_euid,
-            owner: self.owner,
-            pid_view: self.pid_view.clone(),
-            user_view: self.user_view.clone(),
-            nonblock: self.nonblock,
-            flag_history: self.flag_history,
-            address_space: self.address_space.as_ref().map(AddressSpace::save),
-            backing: self.backing.save(),
-            calls: self.calls.clone(),
-            poll_handle: self.poll_handle,
-            call_stop: self.call_stop,
-            untrapped: self.untrapped,
-            warned_writable: self.warned_writable,
-            warned_broken: self.warned_broken,
-        }
-    }
-
-    fn restore(
-        saved: SavedOpen,
-        backing: Box<dyn Backing>,
-        address_space: Option<AddressSpace>,
-    ) -> Self {
-        Self {
-            process: saved.process,
-            node: saved.node,
-            pid: saved.pid,
-            opener: saved.opener,
-            euid: saved.euid,
-            sender_euid: saved.sender_euid,
-            owner: saved.owner,
-            pid_view: saved.pid_view,
-            user_view: saved.user_view,
-            nonblock: saved.nonblock,
-            flag_history: saved.flag_history,
-            address_space,
-            backing,
-            calls: saved.calls,
-            poll_handle: saved.poll_handle,
-            poller: None,
-            call_stop: saved.call_stop,
-            untrapped: saved.untrapped,
-            warned_writable: saved.warned_writable,
-            warned_broken: saved.warned_broken,
-        }
-    }
-}
 
 /// Balances of owners that have used a part of a budget.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -270,7 +125,7 @@ impl ClientHost {
         if !self.priorities {
             return 0;
         }
-        let recent = self.recent_priorities.of(tid, coarse_clock::now_ns());
+        let recent = self.recent_priorities.of(tid, coarse_now_ns());
         recent.map_or(0, |priority| priority.policy.level())
     }
 
@@ -360,7 +215,7 @@ impl ClientHost {
     /// What each owner has used of its budgets.
     pub(crate) fn save_budgets(&self) -> SavedHostBudgets {
         SavedHostBudgets {
-            accesses: self.limits.balances(coarse_clock::now_ns()),
+            accesses: self.limits.balances(coarse_now_ns()),
             areas: self.lookups.balances(),
         }
     }
@@ -369,7 +224,7 @@ impl ClientHost {
         &mut self,
         SavedHostBudgets { accesses, areas }: SavedHostBudgets,
     ) {
-        self.limits.restore(accesses, coarse_clock::now_ns());
+        self.limits.restore(accesses, coarse_now_ns());
         self.lookups.restore(areas);
     }
 
@@ -397,7 +252,7 @@ impl ClientHost {
     fn with_backing(
         &mut self,
         process: ProcessId,
-        f: impl FnOnce(&mut dyn Backing) -> std::io::Result<()>,
+        f: impl FnOnce(&mut dyn Backing) -> io::Result<()>,
     ) -> Result<(), StoreError> {
         let open = self.open_of(process).ok_or(StoreError)?;
         let Err(error) = f(&mut *open.backing) else { return Ok(()) };
@@ -422,7 +277,7 @@ impl ClientHost {
     /// Whether a call whose memory is being touched, or was, may be continued now.
     pub(crate) fn admits_touched(&mut self, caller: Caller) -> bool {
         let charge = self.charge(caller);
-        self.limits.admits_touched(caller.process, caller.tid, charge, coarse_clock::now_ns())
+        self.limits.admits_touched(caller.process, caller.tid, charge, coarse_now_ns())
     }
 
     /// How a call may be started or continued now.
@@ -431,7 +286,7 @@ impl ClientHost {
             return Start::Now;
         }
         let charge = self.charge(caller);
-        self.limits.start_of_call(caller.process, charge, coarse_clock::now_ns())
+        self.limits.start_of_call(caller.process, charge, coarse_now_ns())
     }
 
     /// Returns the access that writes the returns of the last read, if it has not completed yet.
@@ -457,7 +312,7 @@ impl ClientHost {
     ) -> Result<T, Fault> {
         if !self.is_unlimited() {
             let charge = self.charge(client);
-            if !self.limits.admits(client.process, charge, coarse_clock::now_ns()) {
+            if !self.limits.admits(client.process, charge, coarse_now_ns()) {
                 return Err(Fault::Late);
             }
         }
@@ -476,7 +331,7 @@ impl ClientHost {
         };
         if was_blocked {
             let cost = if touched.is_ok() { AccessCost::Blocked } else { AccessCost::Late };
-            self.limits.charge(self.charge(client).owner, coarse_clock::now_ns(), cost);
+            self.limits.charge(self.charge(client).owner, coarse_now_ns(), cost);
         }
         touched.map_err(|Late(blocked)| {
             self.note_late(client, blocked.clone());
@@ -686,7 +541,7 @@ impl Scheduler for ClientHost {
         match (freshness, self.oldest_priority) {
             _ if !self.priorities => None,
             (Freshness::Recent, Freshness::Recent) => {
-                self.recent_priorities.of(tid, coarse_clock::now_ns())
+                self.recent_priorities.of(tid, coarse_now_ns())
             }
             _ => priority::of(tid),
         }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use rustix::process::Pid;
 use rustix::thread::gettid;
 
-use crate::files::ptrace;
+use crate::files::note_timer_period;
 
 /// Interval of the timer.
 pub(crate) const PERIOD: Duration = Duration::from_millis(5);
@@ -24,11 +24,11 @@ fn signal() -> libc::c_int {
     libc::SIGRTMAX() - 1
 }
 
-/// Interrupts the system call that the thread is in; [`ptrace`] needs more than that.
+/// Interrupts the system call that the thread is in; `PTRACE_SEIZE` needs more than that.
 extern "C" fn on_expiry(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel passes the state of this thread, which nothing else accesses meanwhile.
     if let Some(context) = unsafe { context.cast::<libc::ucontext_t>().as_mut() } {
-        ptrace::note_timer_period(context);
+        note_timer_period(context);
     }
 }
 

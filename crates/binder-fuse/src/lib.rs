@@ -4,18 +4,18 @@
 //! decodes the requests, passes them to a [`binder_driver::Driver`], and executes its decisions.
 //!
 //! * [`wire`]: the FUSE protocol as plain data, no I/O;
-//! * `channel`, `mount`, `helper_mount`: `/dev/fuse` and the mount over it, privileged or not;
+//! * `channel`, `mount`: `/dev/fuse` and the mount over it, privileged or not;
 //! * `tree`: names, owners and modes, node ids;
 //! * `mapping`: how receive buffers reach a client's mapping (passthrough, notify-store);
 //! * `host`: the driver core's host for real clients;
 //! * `files`: how file descriptors get from client to client;
 //! * `page_server`: prevents a client from making the event loop wait for itself;
-//! * `client_access`, `loop_threads`, `access_limits`, `memory_touch`: prevent a client from
-//!   blocking the event loop with its memory ([`serve`]);
+//! * `client_access`, `access_limits`: prevent a client from blocking the event loop with its
+//!   memory ([`serve`]);
 //! * `placement`: runs threads that wake each other on one CPU;
 //! * `guardian`: ends the connection of a killed server, so that no client hangs;
-//! * [`server`](Server): the event loop;
-//! * `state`: what a later version of the program needs to continue serving ([`ServerState`]);
+//! * [`server`](Server): the event loop, and what a later version of the program needs to continue
+//!   serving ([`ServerState`]);
 //! * [`Bus`]: all of that in a child process, for tests.
 //!
 //! ```no_run
@@ -28,63 +28,165 @@
 //! ```
 
 mod access_limits;
-mod address_space;
-mod announcement;
-mod atomics;
 mod bus;
-mod call_mix;
-mod calls;
 mod channel;
 mod client_access;
 mod client_memory;
-mod coarse_clock;
-mod doorbell_memory;
-mod error;
-mod event_watch;
 mod files;
 mod fixed;
 mod futex;
 #[doc(hidden)]
 pub mod fuzzing;
 mod guardian;
-mod helper_mount;
 mod host;
+mod identity;
 mod interrupt_timer;
-mod lookup_budget;
 #[cfg(test)]
 mod loom_tests;
-mod loop_threads;
 mod mapping;
 mod maps;
-mod memory_touch;
 mod mount;
 mod nonblock;
+mod open;
 mod owner_budgets;
 mod page_server;
-mod pid_view;
-mod place;
 mod placement;
 mod priority;
 mod rings;
 mod server;
-mod shared_mapping;
-mod sleeping_call;
-mod state;
 mod sync;
 mod task_watch;
-mod transfer_slot;
 mod tree;
-mod user_view;
-mod warning_limits;
 pub mod wire;
 
 pub use bus::{Builder, Bus};
-pub use error::Error;
-pub use loop_threads::serve;
+pub use client_access::serve;
 pub use mapping::{MappingChoice, MappingKind};
 pub use mount::{FSTYPE, MountNamespace};
 pub use server::{
     BufferHolder, Config, DeviceOwner, Event, HeldMemory, Obstacle, PausedServer, RingPolicy,
-    Server, TraceEnd, TraceOutcome, TracePart, TraceRecord,
+    Server, ServerState, ServerStateFormat1, TraceEnd, TraceOutcome, TracePart, TraceRecord,
+    VerifiedState,
 };
-pub use state::{ServerState, ServerStateFormat1, VerifiedState};
+
+use std::io;
+use std::path::PathBuf;
+
+use headroom_linux::fuse_device;
+use rustix::io::Errno;
+
+/// An error that prevents the server from serving a device. Clients never see one: they get errnos.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// `/dev/fuse` cannot be opened.
+    #[error("{}: {errno}; {}", fuse_device::PATH, fuse_device::remedy(*errno))]
+    FuseDevice {
+        /// Errno of the failed open.
+        errno: Errno,
+    },
+    /// The mount point cannot be used.
+    #[error("{path}: {doing}: {errno}")]
+    MountPoint {
+        /// The mount point.
+        path: PathBuf,
+        /// Description of the failed operation.
+        doing: &'static str,
+        /// Errno of the failed operation.
+        errno: Errno,
+    },
+    /// The mount point is a folder that must not be hidden by a mount.
+    #[error("{path}: {reason}; choose an empty folder, or one that does not exist")]
+    MountFolder {
+        /// The folder.
+        path: PathBuf,
+        /// Reason why it must not be hidden.
+        reason: &'static str,
+    },
+    /// Another server already serves this mount point.
+    #[error(
+        "{path}: a {fstype} filesystem is mounted there already; stop its owner or choose another \
+         mount point"
+    )]
+    InUse {
+        /// The mount point.
+        path: PathBuf,
+        /// Type of the filesystem.
+        fstype: String,
+    },
+    /// The kernel's FUSE is too old.
+    #[error("the kernel speaks FUSE {major}.{minor}; 7.31 (Linux 5.4) or later is needed")]
+    TooOld {
+        /// Major version of the kernel's protocol.
+        major: u32,
+        /// Minor version of the kernel's protocol.
+        minor: u32,
+    },
+    /// The first request of the kernel was not INIT.
+    #[error("the kernel did not start the FUSE session: {0}")]
+    Handshake(String),
+    /// A device name that is not a valid file name, or is in use.
+    #[error("device name {name:?}: {reason}")]
+    DeviceName {
+        /// The name.
+        name: String,
+        /// Reason why it is refused.
+        reason: &'static str,
+    },
+    /// Passthrough was requested and is not available.
+    #[error("mapping by passthrough is not possible here: {0}; use auto or notify-store")]
+    NoPassthrough(String),
+    /// Root privileges are missing, and an unprivileged mount is not possible either.
+    #[error(
+        "only root can mount here, because user namespaces are not to be had: {0}; `headroom \
+         doctor` has details"
+    )]
+    NoNamespaces(String),
+    /// The program that should serve a [`Bus`] cannot be started.
+    #[error(
+        "{program}: {error}; install headroom-binderd, name a program with Builder::program, or \
+         call Bus::serve_if_started first in main"
+    )]
+    BusProgram {
+        /// The program.
+        program: PathBuf,
+        /// Reason why it cannot be started.
+        error: io::Error,
+    },
+    /// The process of a [`Bus`] could not serve.
+    #[error("the server did not come up: {0}")]
+    Server(String),
+    /// A system call that should not fail did.
+    #[error("{doing}: {error}")]
+    Io {
+        /// Description of the failed operation.
+        doing: &'static str,
+        /// Error of the failed operation.
+        error: io::Error,
+    },
+}
+
+impl Error {
+    /// For `map_err`: adds a description of the failed operation.
+    pub(crate) fn io<E: Into<io::Error>>(doing: &'static str) -> impl FnOnce(E) -> Self {
+        move |error| Self::Io { doing, error: error.into() }
+    }
+}
+
+/// The atomic types of the code that the loom tests include a second time, with loom's types.
+mod atomics {
+    pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+
+    /// `std::cell::UnsafeCell` with the interface of loom's.
+    #[derive(Debug, Default)]
+    pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
+
+    impl<T> UnsafeCell<T> {
+        pub(crate) fn new(value: T) -> Self {
+            Self(std::cell::UnsafeCell::new(value))
+        }
+
+        pub(crate) fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
+            f(self.0.get())
+        }
+    }
+}

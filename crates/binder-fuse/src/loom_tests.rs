@@ -7,16 +7,14 @@ mod atomics {
     pub(super) use loom::cell::UnsafeCell;
     pub(super) use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 }
-#[path = "announcement.rs"]
-mod announcement;
-#[path = "transfer_slot.rs"]
-mod transfer_slot;
+#[path = "sync.rs"]
+#[expect(dead_code, reason = "a lock has no memory orders of ours")]
+mod sync;
 
 use loom::sync::Arc;
 use loom::thread;
 
-use announcement::{Announcement, HelperTimer};
-use transfer_slot::TransferSlot;
+use sync::{Announcement, HelperTimer, TransferSlot};
 
 #[test]
 fn one_of_two_threads_takes_the_value_with_all_its_contents() {

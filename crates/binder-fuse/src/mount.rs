@@ -2,21 +2,28 @@
 
 use std::ffi::{CString, OsString};
 use std::fs::DirBuilder;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use headroom_linux::mountinfo::{self, Device, MountEntry};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{
     MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change, unmount,
 };
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+};
+use rustix::process::{Pid, Signal, WaitOptions, waitpid};
 use serde::{Deserialize, Serialize};
 
+use crate::Error;
 use crate::channel::Channel;
-use crate::error::Error;
-use crate::helper_mount::{Helper, unshare};
 
 /// Filesystem type in `/proc/mounts`; the part behind the dot is FUSE's subtype.
 pub const FSTYPE: &str = "fuse.binder";
@@ -44,7 +51,7 @@ pub(crate) struct Mount {
     /// Removed after the unmount.
     created: CreatedFolders,
     /// The mount is in the namespaces of this process, and ends with it.
-    helper: Option<Helper>,
+    helper: Option<MountHelper>,
     namespace: MountNamespace,
 }
 
@@ -61,7 +68,7 @@ impl Mount {
         channel: &Channel,
         namespace: MountNamespace,
     ) -> Result<Self, Error> {
-        let Place { path, created } = prepare(dir)?;
+        let MountPoint { path, created } = prepare(dir)?;
         let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
         let options = format!(
             "fd={},rootmode=40000,user_id={},group_id={},allow_other,default_permissions",
@@ -93,8 +100,8 @@ impl Mount {
     /// Mounts on `dir` in namespaces of a helper process, which other users' processes cannot
     /// enter; returns the connection, too. This process must have one thread.
     pub(crate) fn in_helper(dir: &Path) -> Result<(Self, OwnedFd), Error> {
-        let Place { path: dir, created } = prepare(dir)?;
-        let (helper, connection) = Helper::mount(&dir, FSTYPE, SOURCE)?;
+        let MountPoint { path: dir, created } = prepare(dir)?;
+        let (helper, connection) = MountHelper::mount(&dir)?;
         let table = std::fs::read(helper.mountinfo())
             .map_err(Error::io("cannot read the mount table of the helper"))?;
         let entry = mountinfo::topmost(&table, &dir).filter(|entry| entry.fs_type == FSTYPE);
@@ -206,7 +213,7 @@ fn fail(path: &Path, doing: &'static str) -> impl FnOnce(Errno) -> Error {
     move |errno| Error::MountPoint { path, doing, errno }
 }
 
-fn from_io(error: std::io::Error) -> Errno {
+fn from_io(error: io::Error) -> Errno {
     Errno::from_io_error(&error).unwrap_or(Errno::IO)
 }
 
@@ -232,7 +239,7 @@ impl CreatedFolders {
             // Whatever the umask is, no other user may put files where the devices will be.
             match DirBuilder::new().mode(0o755).create(folder) {
                 Ok(()) => self.0.push(folder.to_owned()),
-                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(fail(folder, "cannot create it")(from_io(error))),
             }
         }
@@ -249,14 +256,14 @@ impl Drop for CreatedFolders {
 }
 
 /// A mount point.
-struct Place {
+struct MountPoint {
     /// Absolute path; its parent contains no symbolic links.
     path: PathBuf,
     created: CreatedFolders,
 }
 
 /// Prepares the directory for the mount.
-fn prepare(dir: &Path) -> Result<Place, Error> {
+fn prepare(dir: &Path) -> Result<MountPoint, Error> {
     let dir = std::path::absolute(dir).map_err(from_io).map_err(fail(dir, "not a usable path"))?;
     let refuse = |path: &Path, reason| Error::MountFolder { path: path.to_owned(), reason };
     let (Some(parent), Some(name)) = (dir.parent(), dir.file_name()) else {
@@ -278,7 +285,7 @@ fn prepare(dir: &Path) -> Result<Place, Error> {
     if entries.next().is_some() {
         return Err(refuse(&path, "it is not empty, and the mount would hide what is in it"));
     }
-    Ok(Place { path, created })
+    Ok(MountPoint { path, created })
 }
 
 /// Unmounts what crashed servers left on `path`; refuses a mount that is alive.
@@ -297,6 +304,164 @@ fn clear_stale(path: &Path) -> Result<(), Error> {
         unmount(path, UnmountFlags::DETACH)
             .map_err(fail(path, "cannot unmount a dead daemon's mount"))?;
     }
+    Ok(())
+}
+
+/// Limits of a server that is no ancestor of its clients and has no privilege.
+pub(crate) fn lacking() -> Option<String> {
+    let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    let restricted = scope.trim().parse().is_ok_and(|scope: u32| scope > 0);
+    restricted.then(|| {
+        "kernel.yama.ptrace_scope is not 0: only the process that made the bus can be its client, \
+         and others that allow it with PR_SET_PTRACER; `headroom run` has no such limit"
+            .into()
+    })
+}
+
+/// The helper process of an unprivileged mount. Dropping it ends the process, and thereby the
+/// mount.
+///
+/// An ordinary process may mount only in a user namespace of its own, and a process in one may not
+/// access the memory of processes outside. So a helper process enters such a namespace, opens
+/// `/dev/fuse`, mounts, and passes the connection to us; we stay in the clients' namespace, and
+/// they reach the mount through `/proc/<helper>/root`.
+#[derive(Debug)]
+struct MountHelper {
+    pid: Pid,
+    /// The helper runs as long as this is open.
+    socket: Option<OwnedFd>,
+}
+
+impl MountHelper {
+    /// Mounts on `dir`, which exists; returns the helper and the connection.
+    fn mount(dir: &Path) -> Result<(Self, OwnedFd), Error> {
+        let failed = Error::io("cannot make a helper process");
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+                .map_err(|errno| failed(io::Error::from(errno)))?;
+        // SAFETY: the caller guarantees that this process has one thread (see
+        // `Server::new_anywhere`), so the child may call any function; it exits without cleaning
+        // up.
+        let pid = match unsafe { libc::fork() } {
+            -1 => {
+                return Err(Error::io("cannot make a helper process")(io::Error::last_os_error()));
+            }
+            0 => {
+                drop(ours);
+                run_helper(dir, &theirs)
+            }
+            pid => pid,
+        };
+        drop(theirs);
+        let pid = Pid::from_raw(pid)
+            .ok_or_else(|| Error::io("cannot make a helper process")(io::Error::other("no pid")))?;
+        let helper = Self { pid, socket: Some(ours) };
+        let device = helper.receive().map_err(|error| Error::NoNamespaces(error.to_string()))?;
+        Ok((helper, device))
+    }
+
+    /// `path` as it is in the helper's mount namespace.
+    fn sees(&self, path: &Path) -> PathBuf {
+        let root = format!("/proc/{}/root", self.pid.as_raw_nonzero());
+        Path::new(&root).join(path.strip_prefix("/").unwrap_or(path))
+    }
+
+    /// The helper's table of mounts.
+    fn mountinfo(&self) -> PathBuf {
+        format!("/proc/{}/mountinfo", self.pid.as_raw_nonzero()).into()
+    }
+
+    /// Receives the connection, or the reason why it is missing.
+    fn receive(&self) -> io::Result<OwnedFd> {
+        let Some(socket) = &self.socket else { return Err(io::ErrorKind::NotConnected.into()) };
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut message = [0; 256];
+        let flags = RecvFlags::CMSG_CLOEXEC;
+        let received = recvmsg(socket, &mut [IoSliceMut::new(&mut message)], &mut control, flags)?;
+        let device = control.drain().find_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+            _ => None,
+        });
+        device.ok_or_else(|| {
+            let text = String::from_utf8_lossy(&message[..received.bytes]).into_owned();
+            io::Error::other(if text.is_empty() { "the helper died".to_owned() } else { text })
+        })
+    }
+}
+
+impl Drop for MountHelper {
+    fn drop(&mut self) {
+        drop(self.socket.take());
+        let _ = rustix::io::retry_on_intr(|| waitpid(Some(self.pid), WaitOptions::empty()));
+    }
+}
+
+/// Runs the helper process.
+fn run_helper(dir: &Path, socket: &OwnedFd) -> ! {
+    let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+    // A reader of our parent's output must see its end when the parent exits.
+    // SAFETY: closes descriptors that this process does not use.
+    unsafe {
+        libc::close(0);
+        libc::close(1);
+    }
+    match mount_here(dir) {
+        Ok(device) => {
+            let _ = send(socket, b"mounted", Some(&device));
+            drop(device);
+            // Returns when the parent closes its end.
+            let _ = rustix::io::read(socket, &mut [0; 8]);
+        }
+        Err((step, error)) => drop(send(socket, format!("{step}: {error}").as_bytes(), None)),
+    }
+    // SAFETY: ends the process; it has nothing to clean up.
+    unsafe { libc::_exit(0) }
+}
+
+fn mount_here(dir: &Path) -> Result<OwnedFd, (&'static str, io::Error)> {
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    unshare(libc::CLONE_NEWUSER).map_err(|e| ("no user namespace", e))?;
+    for (file, text) in [
+        ("setgroups", "deny".to_owned()),
+        ("uid_map", format!("{uid} {uid} 1")),
+        ("gid_map", format!("{gid} {gid} 1")),
+    ] {
+        std::fs::write(format!("/proc/self/{file}"), text).map_err(|e| ("no user namespace", e))?;
+    }
+    unshare(libc::CLONE_NEWNS).map_err(|e| ("no mount namespace", e))?;
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
+        .map_err(|e| ("no private mounts", e.into()))?;
+    // The device must be opened in the user namespace that mounts.
+    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let device = rustix::fs::open("/dev/fuse", flags, Mode::empty())
+        .map_err(|e| ("cannot open /dev/fuse", e.into()))?;
+    // Without allow_other, this user's processes outside of the namespace may use the mount; with
+    // it they may not.
+    let options = format!(
+        "fd={},rootmode=40000,user_id={uid},group_id={gid},default_permissions",
+        device.as_fd().as_raw_fd()
+    );
+    let options = CString::new(options).unwrap_or_default();
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    mount(SOURCE, dir, FSTYPE, flags, options.as_c_str())
+        .map_err(|e| ("cannot mount", e.into()))?;
+    Ok(device)
+}
+
+fn unshare(flags: libc::c_int) -> io::Result<()> {
+    // SAFETY: plain numbers; the namespaces of this process change, which has one thread.
+    if unsafe { libc::unshare(flags) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+fn send(socket: &OwnedFd, text: &[u8], fd: Option<&OwnedFd>) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let fds: Vec<_> = fd.into_iter().map(AsFd::as_fd).collect();
+    if !fds.is_empty() {
+        control.push(SendAncillaryMessage::ScmRights(&fds));
+    }
+    sendmsg(socket, &[IoSlice::new(text)], &mut control, SendFlags::NOSIGNAL)?;
     Ok(())
 }
 

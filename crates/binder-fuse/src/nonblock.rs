@@ -20,8 +20,6 @@ use owners::{Owner, Rate, TokenBuckets};
 use rustix::event::EventfdFlags;
 use serde::{Deserialize, Serialize};
 
-use crate::sleeping_call;
-
 /// Reads that end earlier cost nothing but an entry of a queue.
 const PATIENCE: Duration = Duration::from_millis(1);
 /// Time until the next attempt, while the owner has no time left.
@@ -64,7 +62,7 @@ struct Completed {
     took: Duration,
 }
 
-struct Worker {
+struct LookupThread {
     reads: Sender<ParkedRead>,
     completed: Receiver<Completed>,
     /// Reads without a result, in the order in which the thread looks them up.
@@ -73,7 +71,7 @@ struct Worker {
     begun: Instant,
 }
 
-impl Worker {
+impl LookupThread {
     /// When its lookup has taken too long.
     fn deadline(&self) -> Option<Instant> {
         (!self.submitted.is_empty()).then(|| self.begun + LONGEST)
@@ -91,9 +89,9 @@ pub(crate) struct NonblockLookups {
     /// Readable when a lookup has completed.
     signal: Arc<OwnedFd>,
     /// Started with the first lookup.
-    worker: Option<Worker>,
+    worker: Option<LookupThread>,
     /// Those that do not return from the lookup of their one read.
-    blocked: Vec<Worker>,
+    blocked: Vec<LookupThread>,
     /// Executed by the threads; another function in tests.
     look_up: fn(ParkedRead) -> Completed,
 }
@@ -159,7 +157,7 @@ impl NonblockLookups {
     /// When the thread is left alone. `None`: it has nothing to do, or no other may be started.
     fn deadline(&self) -> Option<Instant> {
         let worker = self.worker.as_ref().filter(|_| self.blocked.len() < MOST_BLOCKED);
-        worker.and_then(Worker::deadline)
+        worker.and_then(LookupThread::deadline)
     }
 
     fn leave_blocked_worker(&mut self, now: Instant) {
@@ -209,7 +207,7 @@ impl NonblockLookups {
         }
         self.budgets.charge(read.owner, now_ns, ESTIMATE.as_nanos() as u64);
         if self.worker.is_none() {
-            match start_worker(&self.signal, self.look_up) {
+            match start_thread(&self.signal, self.look_up) {
                 Ok(worker) => self.worker = Some(worker),
                 Err(error) => {
                     tracing::debug!("no thread that looks up O_NONBLOCK: {error}");
@@ -258,7 +256,10 @@ impl NonblockLookups {
     }
 }
 
-fn start_worker(signal: &Arc<OwnedFd>, look_up: fn(ParkedRead) -> Completed) -> io::Result<Worker> {
+fn start_thread(
+    signal: &Arc<OwnedFd>,
+    look_up: fn(ParkedRead) -> Completed,
+) -> io::Result<LookupThread> {
     let (reads, submitted) = channel();
     let (results, completed) = channel();
     let signal = Arc::clone(signal);
@@ -274,7 +275,7 @@ fn start_worker(signal: &Arc<OwnedFd>, look_up: fn(ParkedRead) -> Completed) -> 
         }
     })?;
     let (submitted, begun) = (VecDeque::new(), Instant::now());
-    Ok(Worker { reads, completed, submitted, begun })
+    Ok(LookupThread { reads, completed, submitted, begun })
 }
 
 fn look_up(read: ParkedRead) -> Completed {
@@ -287,7 +288,7 @@ fn look_up(read: ParkedRead) -> Completed {
 /// The first argument of the system call in which a thread sleeps.
 fn descriptor_of(tid: u32) -> Option<u32> {
     // The kernel ignores the upper half of the register.
-    sleeping_call::first_argument(tid).map(|argument| argument as u32)
+    first_argument(tid).map(|argument| argument as u32)
 }
 
 /// The flags of an open file.
@@ -297,6 +298,42 @@ fn flags_of(tid: u32, fd: u32) -> Option<u32> {
     let text = std::str::from_utf8(&text[..length]).ok()?;
     let flags = text.lines().find_map(|line| line.strip_prefix("flags:"))?;
     u32::from_str_radix(flags.trim(), 8).ok()
+}
+
+/// Contents of `/proc/TID/syscall` of a thread that does not sleep.
+const RUNNING: &str = "running";
+/// A thread that has just sent us its request may not sleep yet: it needs a CPU for some
+/// microseconds.
+const SLEEP_ATTEMPTS: u32 = 20;
+const SLEEP_PAUSE: Duration = Duration::from_micros(200);
+
+/// The first argument of the system call in which a thread sleeps. `None`: it sleeps in no call.
+fn first_argument(tid: u32) -> Option<u64> {
+    parse_first_argument(&syscall_file(tid))
+}
+
+/// As [`first_argument`], of a thread that is about to sleep. `None`: it does not in time, or
+/// sleeps in no call.
+pub(crate) fn await_first_argument(tid: u32) -> Option<u64> {
+    for _ in 0..SLEEP_ATTEMPTS {
+        let text = syscall_file(tid);
+        if text.trim_end() != RUNNING {
+            return parse_first_argument(&text);
+        }
+        std::thread::sleep(SLEEP_PAUSE);
+    }
+    None
+}
+
+fn syscall_file(tid: u32) -> String {
+    std::fs::read_to_string(format!("/proc/{tid}/syscall")).unwrap_or_default()
+}
+
+/// Reads `number 0xARGUMENT ...`; the number is -1 if the thread is in no call.
+fn parse_first_argument(text: &str) -> Option<u64> {
+    let mut fields = text.split_ascii_whitespace();
+    fields.next()?.parse::<u64>().ok()?;
+    u64::from_str_radix(fields.next()?.strip_prefix("0x")?, 16).ok()
 }
 
 #[cfg(test)]
@@ -399,5 +436,13 @@ mod tests {
         found(&mut lookups, 1);
         found(&mut lookups, 2);
         assert!(lookups.blocked.is_empty());
+    }
+
+    #[test]
+    fn the_first_argument_of_a_call_is_read_while_the_thread_sleeps_in_it() {
+        let text = "29 0x11 0xc0306201 0xffffd0c8a2f8 0x0 0x0 0x0 0xffffd0c8a2a0 0xffff9b5e0d1c\n";
+        assert_eq!(parse_first_argument(text), Some(0x11));
+        assert_eq!(parse_first_argument("-1 0xffffd0c8a2a0 0xffff9b5e0d1c\n"), None);
+        assert_eq!(parse_first_argument(RUNNING), None);
     }
 }

@@ -11,7 +11,7 @@
 //!
 //! If an access to a client's memory is blocked then, it is charged to the client's owner; if it
 //! still is after [`LATE_AFTER`], another thread takes the event loop over
-//! ([`crate::loop_threads`]). An access that only waits for a CPU, or copies much, is not blocked.
+//! ([`LoopThreads`]). An access that only waits for a CPU, or copies much, is not blocked.
 //!
 //! The cost of an announcement is three atomic stores, and one `timerfd_settime` each
 //! [`RESCUE_AFTER`] at most.
@@ -29,15 +29,12 @@ use headroom_linux::timer::Timer;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::process::Pid;
 
-use crate::announcement::{Announcement, HelperTimer};
 use crate::channel::{Blocking, Channel, Incoming, RequestBuffer, StoredRequest};
-use crate::error::Error;
-use crate::fixed;
-use crate::loop_threads::{LoopThreads, SuspendedAccess};
+use crate::client_access::{LoopThreads, SuspendedAccess};
 use crate::mapping::Truth;
-use crate::sync::lock;
-use crate::wire::reply::ReplyBuffer;
-use crate::wire::{Operation, Request};
+use crate::sync::{Announcement, HelperTimer, lock};
+use crate::wire::{Operation, ReplyBuffer, Request};
+use crate::{Error, fixed};
 
 /// Interval at which the helper checks whether an announced call is blocked, while there are calls.
 /// The event loop serves no client during a blocked one.

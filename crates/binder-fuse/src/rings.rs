@@ -12,21 +12,20 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
 use binder_driver::{Caller, Errno, Piece};
-use binder_ring::RING_BYTES;
 use binder_ring::page::{CallResult, Files, Outcome, Page, Range, STREAM_BYTES, TakenCall};
 use binder_ring::turn::{Doorbell, Turn, Watch};
+use binder_ring::{DOORBELL_BYTES, RING_BYTES};
 use binder_uapi::BinderWriteRead;
+use headroom_linux::sealed_memfd::sealed_memfd;
 use keyed_slab::{Key, Slab, key_types};
 use owners::{Owner, QuotaSize, Uid};
 use rustix::fs::{AtFlags, Mode, OFlags, SealFlags, StatxFlags};
 use rustix::mm::MapFlags;
 
-use crate::call_mix::CallMix;
-use crate::doorbell_memory::DoorbellMemory;
 use crate::files::ClientFile;
 use crate::futex::{self, Waited};
-use crate::host::OpenKey;
-use crate::shared_mapping::SharedMapping;
+use crate::mapping::SharedMapping;
+use crate::open::OpenKey;
 
 key_types! {
     /// A ring.
@@ -491,4 +490,103 @@ fn uid_of(thread: &OwnedFd) -> Option<Uid> {
 /// Whether rings are possible on this kernel.
 pub(crate) fn are_supported() -> bool {
     futex::can_wait_for_many()
+}
+
+/// The memory of a [`Doorbell`], which the daemon shares with the clients of an owner: a memfd and
+/// our mapping of it.
+struct DoorbellMemory {
+    memfd: OwnedFd,
+    mapping: SharedMapping,
+}
+
+impl DoorbellMemory {
+    /// New memory, sealed against resizing.
+    fn new() -> io::Result<Self> {
+        let memfd = sealed_memfd("binder-doorbell", DOORBELL_BYTES as u64)?;
+        let mapping = SharedMapping::new(&memfd, DOORBELL_BYTES, MapFlags::POPULATE)?;
+        Ok(Self { memfd, mapping })
+    }
+
+    fn doorbell(&self) -> &Doorbell {
+        // SAFETY: the mapping is larger and lives as long as `self`. The doorbell is an atomic
+        // word, which clients may change at any time.
+        unsafe { self.mapping.start().cast().as_ref() }
+    }
+}
+
+impl AsFd for DoorbellMemory {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.memfd.as_fd()
+    }
+}
+
+/// Calls of rings that outweigh a request.
+const CALLS_FOR_A_REQUEST: u32 = 8;
+/// Requests more than that, after which no ring is watched for [`PAUSE_NS`]: threads make some
+/// before they attach their rings.
+const MAX_EXCESS: u32 = 512;
+/// Then it is tried again, nanoseconds: the trial costs some ten milliseconds.
+const PAUSE_NS: u64 = 1_000_000_000;
+
+/// Whether it pays to watch rings: calls of rings prevail over requests.
+///
+/// While the event loop waits for rings, another thread has to wake it for a request: with a server
+/// that uses a ring and a client that does not, a call takes twice the time that it takes by
+/// requests alone.
+#[derive(Debug, Default)]
+struct CallMix {
+    /// Requests that are not outweighed, in calls.
+    excess: u32,
+    paused_until_ns: u64,
+}
+
+impl CallMix {
+    /// A thread without a ring makes a request while rings are watched. True: no ring is to be
+    /// watched any more.
+    fn request(&mut self, now_ns: u64) -> bool {
+        self.excess += CALLS_FOR_A_REQUEST;
+        if self.excess <= MAX_EXCESS * CALLS_FOR_A_REQUEST {
+            return false;
+        }
+        self.excess = 0;
+        self.paused_until_ns = now_ns.saturating_add(PAUSE_NS);
+        true
+    }
+
+    /// A call was taken from a ring.
+    fn call(&mut self) {
+        self.excess = self.excess.saturating_sub(1);
+    }
+
+    /// Whether rings may be watched.
+    fn allows_rings(&self, now_ns: u64) -> bool {
+        now_ns >= self.paused_until_ns
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rings_are_paused_if_half_of_the_calls_are_requests() {
+        let mut mix = CallMix::default();
+        let rounds = (0..1_000).take_while(|_| {
+            mix.call();
+            !mix.request(7)
+        });
+        assert!((512..600).contains(&rounds.count()));
+        assert!(!mix.allows_rings(8) && !mix.allows_rings(PAUSE_NS));
+        assert!(mix.allows_rings(7 + PAUSE_NS));
+    }
+
+    #[test]
+    fn a_few_requests_do_not_pause_rings() {
+        let mut mix = CallMix::default();
+        for _ in 0..10_000 {
+            (0..10).for_each(|_| mix.call());
+            assert!(!mix.request(7));
+        }
+        assert!(mix.allows_rings(8));
+    }
 }

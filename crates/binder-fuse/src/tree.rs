@@ -10,8 +10,7 @@ use binder_uapi::BINDERFS_MAX_NAME;
 use owners::Uid;
 use serde::{Deserialize, Serialize};
 
-use crate::fixed::{self, FIRST_FREE_ID, Logs, PROCESS_IDS};
-use crate::place::{DeviceId, Place};
+use crate::fixed::{self, DeviceId, FIRST_FREE_ID, Logs, PROCESS_IDS, Place};
 use crate::wire::types::{Attr, FATTR_GID, FATTR_MODE, FATTR_SIZE, FATTR_UID, ROOT_ID, SetattrIn};
 
 /// Size of every device file, bytes: the largest mapping that the protocol uses; a larger mapping
@@ -421,7 +420,6 @@ impl Tree {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use binder_driver::Driver;
 
     const OPTIONS: Options = Options {
         uid: Uid::ROOT,

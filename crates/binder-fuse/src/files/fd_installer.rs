@@ -115,13 +115,13 @@ pub(crate) struct Completion {
 
 /// The event loop's handle to the workers.
 pub(crate) struct FdInstaller {
-    shared: Arc<Shared>,
+    shared: Arc<WorkerPool>,
     completions: HashMap<u64, Sender<Completion>>,
     outcomes: Receiver<(u64, Outcome)>,
 }
 
 /// State shared by the workers.
-struct Shared {
+struct WorkerPool {
     queue: Mutex<Queue>,
     /// Notified when a job was queued, the queue was closed, or a worker has exited.
     changed: Condvar,
@@ -187,7 +187,7 @@ impl FdInstaller {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let signal = rustix::event::eventfd(0, flags)?;
         let (sender, outcomes) = channel();
-        let shared = Shared {
+        let shared = WorkerPool {
             queue: Mutex::default(),
             changed: Condvar::new(),
             channel: device,
@@ -276,7 +276,7 @@ impl Drop for FdInstaller {
     }
 }
 
-impl Shared {
+impl WorkerPool {
     /// The CPU of the event loop, whose thread this is: there neither the worker nor the receiver
     /// has to wake another CPU. `None`: other programs use it.
     fn event_loop_cpu(&self) -> Option<usize> {
@@ -287,7 +287,7 @@ impl Shared {
     }
 }
 
-fn start_worker(shared: &Arc<Shared>, queue: &mut Queue) {
+fn start_worker(shared: &Arc<WorkerPool>, queue: &mut Queue) {
     let worker = Worker { shared: Arc::clone(shared) };
     let thread = std::thread::Builder::new().name("fd-installer".into()).stack_size(STACK);
     match thread.spawn(move || worker.run()) {
@@ -304,7 +304,7 @@ enum Next {
 }
 
 struct Worker {
-    shared: Arc<Shared>,
+    shared: Arc<WorkerPool>,
 }
 
 /// What belongs to the thread of a worker.

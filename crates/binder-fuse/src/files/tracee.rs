@@ -5,21 +5,20 @@
 //! The client's signals are blocked while we act and delivered when it is resumed; its registers
 //! are restored.
 
+use std::cell::Cell;
 use std::io;
+use std::ptr;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::ptrace::{self, PtraceRequest, ptrace};
 use super::registers::{LOSES_FIRST_ARGUMENT, Registers};
-use super::seccomp;
-use super::system_call::{Abi, SystemCall};
 use crate::client_memory::MemoryHandle;
+use crate::identity::signals;
 use crate::interrupt_timer::PERIOD;
-use crate::pid_view::signals;
+use crate::nonblock::await_first_argument;
 use crate::placement::{self, Move, Moved};
-use crate::sleeping_call::await_first_argument;
 
 /// Number of timer periods in which a thread must stop or make one call before it counts as stuck
 /// (ten seconds). Both take microseconds, unless the thread gets no CPU time: on an overloaded
@@ -122,11 +121,11 @@ impl Tracee {
     pub(super) fn seize(tid: u32, call_stop: CallStop, known_filters: u32) -> io::Result<Self> {
         let memory = Rc::new(MemoryHandle::open(tid)?);
         let options = libc::PTRACE_O_TRACESYSGOOD;
-        match ptrace::seize(tid, options | libc::PTRACE_O_SUSPEND_SECCOMP) {
+        match seize(tid, options | libc::PTRACE_O_SUSPEND_SECCOMP) {
             // Filters are suspended for a tracer with CAP_SYS_ADMIN and without a filter.
             Err(error) if matches!(error.raw_os_error(), Some(libc::EPERM | libc::EINVAL)) => {
-                seccomp::check_filters(tid, known_filters)?;
-                ptrace::seize(tid, options)?;
+                check_filters(tid, known_filters)?;
+                seize(tid, options)?;
             }
             seized => seized?,
         }
@@ -360,5 +359,200 @@ impl Tracee {
             },
             Err(Absence::Gone) => None,
         }
+    }
+}
+
+/// What a system call instruction of the thread calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Abi {
+    /// The calls of this program.
+    Native,
+    /// The calls of 32-bit programs.
+    #[cfg_attr(not(any(test, target_arch = "x86_64", target_arch = "aarch64")), expect(dead_code))]
+    Compat,
+}
+
+/// A system call that a stopped thread makes for us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SystemCall {
+    Close,
+    Dup3,
+    Recvmsg,
+    Socketpair,
+}
+
+/// Numbers of these calls in 32-bit programs: `arch/arm/tools/syscall.tbl` and
+/// `arch/x86/entry/syscalls/syscall_32.tbl`.
+const COMPAT_NUMBERS: [i64; 4] =
+    if cfg!(target_arch = "aarch64") { [6, 358, 297, 288] } else { [6, 330, 372, 360] };
+
+impl Abi {
+    pub(super) fn number(self, call: SystemCall) -> i64 {
+        use SystemCall::{Close, Dup3, Recvmsg, Socketpair};
+        match (self, call) {
+            (Self::Native, Close) => libc::SYS_close,
+            (Self::Native, Dup3) => libc::SYS_dup3,
+            (Self::Native, Recvmsg) => libc::SYS_recvmsg,
+            (Self::Native, Socketpair) => libc::SYS_socketpair,
+            (Self::Compat, call) => COMPAT_NUMBERS[call as usize],
+        }
+    }
+
+    /// Bytes of a pointer and of a `size_t`.
+    pub(super) fn word(self) -> usize {
+        match self {
+            Self::Native => size_of::<usize>(),
+            Self::Compat => 4,
+        }
+    }
+
+    /// Whether a range of memory can be an argument.
+    pub(super) fn reaches(self, address: u64, len: u64) -> bool {
+        let end = address.checked_add(len);
+        self == Self::Native || end.is_some_and(|end| end <= 1 << 32)
+    }
+}
+
+/// Fails if a thread has a filter that may end it for a call that we make in it: more filters than
+/// this thread, which may have inherited those of a container too, and `known`, which allow them.
+fn check_filters(tid: u32, known: u32) -> io::Result<()> {
+    let filters_of = |task: &str| {
+        std::fs::read_to_string(format!("/proc/{task}/status")).map(|status| filters(&status))
+    };
+    if filters_of(&tid.to_string())? <= filters_of("thread-self")? + known {
+        return Ok(());
+    }
+    Err(io::Error::other(
+        "it has a seccomp filter, which only a daemon with CAP_SYS_ADMIN and without a filter of \
+         its own can suspend",
+    ))
+}
+
+/// Before Linux 5.9 the number is unknown: at least one.
+fn filters(status: &str) -> u32 {
+    let field = |name: &str| {
+        let value = status.lines().find_map(|line| line.strip_prefix(name))?;
+        value.trim().parse().ok()
+    };
+    field("Seccomp_filters:").or(field("Seccomp:")).unwrap_or(0).min(u32::MAX / 2)
+}
+
+#[cfg(target_env = "gnu")]
+pub(super) type PtraceRequest = libc::c_uint;
+#[cfg(not(target_env = "gnu"))]
+pub(super) type PtraceRequest = libc::c_int;
+
+/// [`seize`] is abandoned after this time. It waits only while another thread of the process is in
+/// execve, and that may wait for this thread's ioctl.
+const MAX_SEIZE_TIME: Duration = Duration::from_millis(50);
+
+thread_local! {
+    /// The seize that this thread is in; its signal handler reads and writes it.
+    static SEIZING: Cell<Option<Seizing>> = const { Cell::new(None) };
+}
+
+#[derive(Clone, Copy)]
+struct Seizing {
+    tid: u32,
+    deadline: Instant,
+    is_abandoned: bool,
+}
+
+/// The `ptrace` system call.
+///
+/// Its requests name a thread by number, but the kernel accepts them only for a thread that this
+/// one traces and that is stopped: they fail once it has exited or was replaced by an execve. Only
+/// the first, [`seize`], depends on the caller: the thread is blocked in its ioctl.
+pub(super) fn ptrace(
+    request: PtraceRequest,
+    tid: u32,
+    address: usize,
+    data: usize,
+) -> io::Result<i64> {
+    // SAFETY: the caller guarantees that `data`, where it is a pointer, points to a live value of
+    // the type that the request reads or writes.
+    let result = unsafe { libc::ptrace(request, tid as libc::pid_t, address, data) };
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// Traces a thread that is blocked in its ioctl. The caller's
+/// [`InterruptTimer`](crate::interrupt_timer::InterruptTimer) runs.
+fn seize(tid: u32, options: libc::c_int) -> io::Result<()> {
+    let deadline = Instant::now() + MAX_SEIZE_TIME;
+    SEIZING.set(Some(Seizing { tid, deadline, is_abandoned: false }));
+    let seized = ptrace(libc::PTRACE_SEIZE, tid, 0, options as usize);
+    if SEIZING.take().is_some_and(|seizing| seizing.is_abandoned) {
+        return Err(io::Error::other("another thread of its process is in execve"));
+    }
+    seized.map(drop)
+}
+
+/// Called by the signal handler of the thread's timer, with the state to which it returns.
+///
+/// The kernel restarts an interrupted `PTRACE_SEIZE` after each handler (`ERESTARTNOINTR`). So an
+/// abandoned one gets the number of no thread before it is restarted, and fails.
+pub(crate) fn note_timer_period(context: &mut libc::ucontext_t) {
+    let Some(mut seizing) = SEIZING.get() else { return };
+    if Instant::now() >= seizing.deadline
+        && let Some(thread) = thread_to_seize(context)
+        && *thread as u32 == seizing.tid
+    {
+        *thread = 0;
+        seizing.is_abandoned = true;
+        SEIZING.set(Some(seizing));
+    }
+}
+
+/// The register with the thread's number, if the next instruction is the system call of [`seize`].
+#[cfg(target_arch = "x86_64")]
+fn thread_to_seize(context: &mut libc::ucontext_t) -> Option<&mut libc::greg_t> {
+    const SYSCALL_INSTRUCTION: u16 = 0x050f;
+    let registers = &mut context.uc_mcontext.gregs;
+    let register = |number: libc::c_int| registers[number as usize];
+    let is_seize = register(libc::REG_RAX) == libc::SYS_ptrace
+        && register(libc::REG_RDI) == i64::from(libc::PTRACE_SEIZE);
+    let next = register(libc::REG_RIP) as *const u16;
+    // SAFETY: this thread executes the code there next.
+    let is_call = is_seize && unsafe { ptr::read_unaligned(next) } == SYSCALL_INSTRUCTION;
+    is_call.then(|| &mut registers[libc::REG_RSI as usize])
+}
+
+#[cfg(target_arch = "aarch64")]
+fn thread_to_seize(context: &mut libc::ucontext_t) -> Option<&mut u64> {
+    const SVC_INSTRUCTION: u32 = 0xd400_0001;
+    let next = context.uc_mcontext.pc as *const u32;
+    let registers = &mut context.uc_mcontext.regs;
+    let is_seize =
+        registers[8] == libc::SYS_ptrace as u64 && registers[0] == libc::PTRACE_SEIZE as u64;
+    // SAFETY: this thread executes the code there next.
+    let is_call = is_seize && unsafe { ptr::read_unaligned(next) } == SVC_INSTRUCTION;
+    is_call.then(|| &mut registers[1])
+}
+
+/// Files cannot be passed there.
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+fn thread_to_seize(_: &mut libc::ucontext_t) -> Option<&mut u64> {
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filters_are_counted() {
+        assert_eq!(filters("NoNewPrivs:\t1\nSeccomp:\t2\nSeccomp_filters:\t3\n"), 3);
+        assert_eq!(filters("Seccomp:\t0\nSeccomp_filters:\t0\n"), 0);
+        assert!(filters("Seccomp:\t2\n") > 0);
+        assert_eq!(filters(""), 0, "a kernel without seccomp");
+    }
+
+    #[test]
+    fn memory_above_four_gibibytes_is_out_of_reach_of_32_bit_calls() {
+        let reaches =
+            |address, len| [Abi::Native, Abi::Compat].map(|abi| abi.reaches(address, len));
+        assert_eq!(reaches((1 << 32) - 8, 8), [true, true]);
+        assert_eq!(reaches((1 << 32) - 8, 9), [true, false]);
+        assert_eq!(reaches(u64::MAX, 1), [true, false]);
     }
 }

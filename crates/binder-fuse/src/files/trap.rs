@@ -3,8 +3,8 @@
 //! A thread that sleeps in an ioctl on our device has passed the filter. So its delivery is
 //! *deferred*: its ioctl returns without the transaction, and the filter traps the thread's next
 //! call; a listener thread adds the files to its table and lets the call proceed. When that ioctl
-//! arrives, the event loop collects the [`Outcome`], so it has the descriptors before it serves the
-//! call.
+//! arrives, the event loop collects the [`TrapOutcome`], so it has the descriptors before it serves
+//! the call.
 //!
 //! Every other call proceeds at once. Adding a file waits for the receiver's thread to run, so a
 //! listener starts another one before it adds files.
@@ -28,7 +28,7 @@ const MAX_IDLE: usize = 2;
 
 /// Result of a deferred delivery.
 #[derive(Debug)]
-pub(crate) enum Outcome {
+pub(crate) enum TrapOutcome {
     /// All files are installed under these numbers.
     Installed(Vec<u32>),
     /// Not all files could be added; those with these numbers were.
@@ -40,14 +40,14 @@ pub(crate) enum Outcome {
 /// Files to add to a thread's table at its next call.
 struct Deferred {
     process: ProcessId,
-    state: State,
+    state: DeferredState,
 }
 
-enum State {
+enum DeferredState {
     Waiting(Vec<Arc<ClientFile>>),
     /// A listener thread adds them.
     Adding,
-    Done(Outcome),
+    Done(TrapOutcome),
 }
 
 /// All deferred deliveries, and the filters' listeners.
@@ -55,8 +55,8 @@ pub(crate) struct Trap(Arc<DeferredFds>);
 
 #[derive(Default)]
 struct DeferredFds {
-    /// All deliveries, for the event loop, and those in [`State::Waiting`], for the listeners:
-    /// neither takes the lock while its counter is 0.
+    /// All deliveries, for the event loop, and those in [`DeferredState::Waiting`], for the
+    /// listeners: neither takes the lock while its counter is 0.
     count: AtomicUsize,
     waiting: AtomicUsize,
     by_thread: Mutex<HashMap<u32, Deferred>>,
@@ -91,7 +91,7 @@ impl Trap {
         if by_thread.contains_key(&tid) {
             return false;
         }
-        by_thread.insert(tid, Deferred { process, state: State::Waiting(files) });
+        by_thread.insert(tid, Deferred { process, state: DeferredState::Waiting(files) });
         self.0.count.store(by_thread.len(), Ordering::Relaxed);
         // Visible to the listener of the thread's next call: our reply to the ioctl comes between.
         self.0.waiting.fetch_add(1, Ordering::Release);
@@ -104,7 +104,7 @@ impl Trap {
     }
 
     /// Result of the delivery to a thread whose call has arrived, with the process of its open.
-    pub(crate) fn collect(&self, tid: u32) -> Option<(ProcessId, Outcome)> {
+    pub(crate) fn collect(&self, tid: u32) -> Option<(ProcessId, TrapOutcome)> {
         let mut by_thread = lock(&self.0.by_thread);
         let Deferred { process, state } = by_thread.remove(&tid)?;
         self.0.count.store(by_thread.len(), Ordering::Relaxed);
@@ -117,7 +117,7 @@ impl Trap {
     pub(crate) fn withdraw(&self, tid: u32, process: ProcessId) {
         let mut by_thread = lock(&self.0.by_thread);
         let cancellable = |deferred: &Deferred| {
-            deferred.process == process && !matches!(deferred.state, State::Adding)
+            deferred.process == process && !matches!(deferred.state, DeferredState::Adding)
         };
         if !by_thread.get(&tid).is_some_and(cancellable) {
             return;
@@ -132,15 +132,15 @@ impl Trap {
 }
 
 impl DeferredFds {
-    fn end(&self, state: State) -> Outcome {
+    fn end(&self, state: DeferredState) -> TrapOutcome {
         match state {
-            State::Waiting(_) => {
+            DeferredState::Waiting(_) => {
                 self.waiting.fetch_sub(1, Ordering::Relaxed);
-                Outcome::Untouched
+                TrapOutcome::Untouched
             }
             // The thread is held in the trap, so it cannot be the one whose call has arrived.
-            State::Adding => Outcome::Untouched,
-            State::Done(outcome) => outcome,
+            DeferredState::Adding => TrapOutcome::Untouched,
+            DeferredState::Done(outcome) => outcome,
         }
     }
 
@@ -148,8 +148,8 @@ impl DeferredFds {
     fn take(&self, tid: u32) -> Option<Vec<Arc<ClientFile>>> {
         let mut by_thread = lock(&self.by_thread);
         let state = &mut by_thread.get_mut(&tid)?.state;
-        match std::mem::replace(state, State::Adding) {
-            State::Waiting(files) => {
+        match std::mem::replace(state, DeferredState::Adding) {
+            DeferredState::Waiting(files) => {
                 self.waiting.fetch_sub(1, Ordering::Relaxed);
                 Some(files)
             }
@@ -160,9 +160,9 @@ impl DeferredFds {
         }
     }
 
-    fn put(&self, tid: u32, state: State) {
+    fn put(&self, tid: u32, state: DeferredState) {
         if let Some(deferred) = lock(&self.by_thread).get_mut(&tid) {
-            if matches!(state, State::Waiting(_)) {
+            if matches!(state, DeferredState::Waiting(_)) {
                 self.waiting.fetch_add(1, Ordering::Relaxed);
             }
             deferred.state = state;
@@ -236,7 +236,7 @@ impl FilterServer {
         true
     }
 
-    fn add(&self, call: Trapped, files: Vec<Arc<ClientFile>>) -> State {
+    fn add(&self, call: Trapped, files: Vec<Arc<ClientFile>>) -> DeferredState {
         let mut numbers = Vec::with_capacity(files.len());
         for file in &files {
             match self.listener.add_file(call.id, file.as_fd()) {
@@ -244,11 +244,11 @@ impl FilterServer {
                 // The call was ended by a signal or a kill: a thread that is alive makes the call
                 // again.
                 Err(error) if error.kind() == io::ErrorKind::NotFound && numbers.is_empty() => {
-                    return State::Waiting(files);
+                    return DeferredState::Waiting(files);
                 }
-                Err(error) => return State::Done(Outcome::Failed(error, numbers)),
+                Err(error) => return DeferredState::Done(TrapOutcome::Failed(error, numbers)),
             }
         }
-        State::Done(Outcome::Installed(numbers))
+        DeferredState::Done(TrapOutcome::Installed(numbers))
     }
 }

@@ -10,19 +10,27 @@
 //!
 //! Owners take turns in being checked, so that one with thousands of delayed calls neither occupies
 //! the event loop nor delays the calls of another one that are ready.
+//!
+//! The returns of a read cannot be withdrawn: their work was taken. If they are late, its reply
+//! waits until the blocked thread has written them.
 
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
-use binder_uapi::BinderWriteRead;
+use binder_driver::Errno;
+use binder_uapi::{BinderWriteRead, Command, CommandReader};
+use headroom_linux::sched::leave_realtime;
 use headroom_linux::timer::Timer;
 use owners::{Owner, Rate};
 
 use super::request_queue::{Due, RequestQueue, Requester, Slice, Stage};
 use super::{PendingIoctl, Server};
 use crate::access_limits::Start;
-use crate::memory_touch;
+use crate::client_access::{BlockedAccess, LoopThreads, Progress};
+use crate::client_memory;
 use crate::owner_budgets::{Exempt, OwnerBudgets};
 
 /// How often delayed calls are checked, besides after each access that has returned: an owner's
@@ -76,6 +84,28 @@ impl DelayedCalls {
     /// Removes and returns a call, since its caller has a signal.
     pub(super) fn withdraw(&mut self, unique: u64) -> Option<Due> {
         self.calls.withdraw(unique)
+    }
+}
+
+/// A read whose returns are not written yet, because memory of its client does not answer.
+pub(super) struct LateRead {
+    request: PendingIoctl,
+    bwr: BinderWriteRead,
+    access: BlockedAccess,
+}
+
+/// Reads whose returns are late, by their requests. No more than threads are blocked.
+#[derive(Default)]
+pub(super) struct LateReturns(HashMap<u64, LateRead>);
+
+impl LateReturns {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Removes and returns the read of a request.
+    pub(super) fn take(&mut self, unique: u64) -> Option<LateRead> {
+        self.0.remove(&unique)
     }
 }
 
@@ -133,20 +163,129 @@ impl Server {
     pub(super) fn touch_and_delay(&mut self, call: Slice) {
         let caller = call.request.caller;
         let threads = self.loop_threads.as_ref();
-        let started = threads.map(|threads| memory_touch::start(threads, caller.tid, call.bwr));
+        let started = threads.map(|threads| start_touch(threads, caller.tid, call.bwr));
         if let Some(Ok(access)) = started {
             self.host.note_touch(caller, access);
         }
         // Without a thread, its next access may be late.
         self.delay_call(Slice { stage: Stage::Touched, ..call });
     }
+
+    /// Replies to a read once its returns are written.
+    pub(super) fn await_returns(
+        &mut self,
+        request: PendingIoctl,
+        bwr: BinderWriteRead,
+        access: BlockedAccess,
+    ) {
+        let PendingIoctl { key, caller, unique, .. } = request;
+        if let Some(open) = self.host.opens.get_mut(key) {
+            open.calls.set(caller.tid, Some(unique));
+        }
+        self.late_returns.0.insert(unique, LateRead { request, bwr, access });
+    }
+
+    /// Replies to the reads whose returns are written by now.
+    fn finish_late_returns(&mut self) {
+        let has_returned = |_: &u64, read: &mut LateRead| read.access.has_returned();
+        let returned: Vec<_> = self.late_returns.0.extract_if(has_returned).collect();
+        for (unique, read) in returned {
+            let sent = match read.access.result() {
+                Some(Ok(())) => {
+                    self.end_request(&read.request);
+                    self.finish(read.request, &read.bwr, Ok(()))
+                }
+                _ => self.fail_returns(read),
+            };
+            if let Err(error) = sent {
+                tracing::warn!("request {unique}: the kernel does not take the answer: {error}");
+            }
+        }
+    }
+
+    /// Ends a read whose returns are not written, or whose caller has a signal, which may kill it.
+    /// The thread does not know of the calls that it has received: they fail as if it had exited.
+    pub(super) fn fail_returns(
+        &mut self,
+        LateRead { request, bwr, .. }: LateRead,
+    ) -> io::Result<()> {
+        self.end_request(&request);
+        let (process, tid) = (request.caller.process, request.caller.tid);
+        self.driver.thread_exit(&mut self.host, process, tid);
+        self.cancel_deferred(tid, process);
+        let bwr = BinderWriteRead { read_consumed: 0, ..bwr };
+        self.finish(request, &bwr, Err(Errno::EFAULT))
+    }
+
+    fn end_request(&mut self, request: &PendingIoctl) {
+        if let Some(open) = self.host.opens.get_mut(request.key) {
+            open.calls.take(request.caller.tid);
+        }
+    }
+}
+
+/// Bytes of a thread's stack. All of it is resident once the daemon locks its memory.
+const STACK: usize = 64 << 10;
+/// Commands of a call that are searched for parcels: the driver reads as many at a time.
+const MAX_COMMAND_BYTES: u64 = 4096;
+/// Bytes of a parcel's data, or of its offsets, that are touched: no receive buffer is larger.
+const MAX_PARCEL_BYTES: u64 = 4 << 20;
+/// Bytes of a read buffer that are touched. Returns are shorter.
+const MAX_READ_BYTES: u64 = 4096;
+
+/// Starts a thread that reads the memory that a call will access, so that the access of the event
+/// loop does not wait for it: a thread of its own, as a client's memory may never answer. It
+/// signals `threads` afterwards.
+///
+/// The call reads the memory again. A client that makes it late once more is charged again.
+fn start_touch(
+    threads: &Arc<LoopThreads>,
+    tid: u32,
+    bwr: BinderWriteRead,
+) -> io::Result<BlockedAccess> {
+    let progress = Arc::new(Progress::default());
+    let access = BlockedAccess::new(Arc::clone(&progress));
+    let threads = Arc::clone(threads);
+    let thread = std::thread::Builder::new().name("memory-touch".into()).stack_size(STACK);
+    thread.spawn(move || {
+        // The event loop's real-time priority is inherited.
+        leave_realtime(0);
+        touch_call(tid, &bwr);
+        progress.complete(Ok(()));
+        threads.signal_return();
+    })?;
+    Ok(access)
+}
+
+fn touch_call(tid: u32, bwr: &BinderWriteRead) {
+    touch(tid, bwr.read_buffer, bwr.read_size.min(MAX_READ_BYTES));
+    let left = bwr.write_size.saturating_sub(bwr.write_consumed).min(MAX_COMMAND_BYTES);
+    let mut commands = vec![0; left as usize];
+    let address = bwr.write_buffer.wrapping_add(bwr.write_consumed);
+    if client_memory::read(tid, address, &mut commands).is_err() {
+        return;
+    }
+    for command in CommandReader::new(&commands).map_while(Result::ok) {
+        if let Command::Transaction { data, .. } | Command::Reply { data, .. } = command {
+            touch(tid, data.buffer, data.data_size);
+            touch(tid, data.offsets, data.offsets_size);
+        }
+    }
+}
+
+/// Reads a byte of each page of a parcel's range.
+fn touch(tid: u32, address: u64, len: u64) {
+    client_memory::touch(tid, address, len.min(MAX_PARCEL_BYTES));
 }
 
 #[cfg(test)]
 mod tests {
+    use binder_uapi::BinderTransactionData;
     use owners::Uid;
+    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
     use super::*;
+    use crate::mapping::machine_page_size;
 
     #[test]
     fn only_further_slices_are_charged() {
@@ -162,5 +301,71 @@ mod tests {
         let more = (0..SLICES.burst).take_while(|_| paid(&mut delayed)).count();
         assert!((more as u64) < SLICES.burst, "without a bound");
         assert_eq!(delayed.pay(OWNER, Stage::Touched), Stage::Touched);
+    }
+
+    fn page_bytes() -> u64 {
+        machine_page_size().bytes().into()
+    }
+
+    fn own_tid() -> u32 {
+        rustix::thread::gettid().as_raw_nonzero().get() as u32
+    }
+
+    /// Anonymous pages, none of which is resident.
+    fn pages(count: usize) -> u64 {
+        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        let len = count * page_bytes() as usize;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let mapped = unsafe { mmap_anonymous(std::ptr::null_mut(), len, access, flags) };
+        mapped.unwrap() as u64
+    }
+
+    fn is_resident(page: u64) -> bool {
+        let (mut state, len) = (0_u8, page_bytes() as usize);
+        // SAFETY: one page of a mapping of `pages`, and a live byte for its state.
+        let found = unsafe { libc::mincore(page as *mut libc::c_void, len, &raw mut state) };
+        assert_eq!(found, 0);
+        state & 1 == 1
+    }
+
+    fn resident(at: u64, count: u64) -> Vec<bool> {
+        (0..count).map(|page| is_resident(at + page * page_bytes())).collect()
+    }
+
+    #[test]
+    fn the_pages_of_parcel_and_read_buffer_are_resident_afterwards() {
+        let (data, offsets, returns) = (pages(4), pages(1), pages(2));
+        let parcel = BinderTransactionData {
+            buffer: data + page_bytes() - 1,
+            data_size: page_bytes() + 2,
+            offsets,
+            offsets_size: 8,
+            ..BinderTransactionData::default()
+        };
+        let mut commands = Vec::new();
+        Command::Transaction { data: parcel, buffers_size: None }.write_to(&mut commands);
+        let bwr = BinderWriteRead {
+            write_size: commands.len() as u64,
+            write_buffer: commands.as_ptr() as u64,
+            read_size: 256,
+            read_buffer: returns,
+            ..BinderWriteRead::default()
+        };
+        touch_call(own_tid(), &bwr);
+        assert_eq!(resident(data, 4), [true, true, true, false]);
+        assert_eq!(resident(offsets, 1), [true]);
+        assert_eq!(resident(returns, 2), [true, false]);
+    }
+
+    #[test]
+    fn bad_addresses_are_ignored() {
+        let bwr = BinderWriteRead {
+            write_size: u64::MAX,
+            write_buffer: u64::MAX - 3,
+            read_size: u64::MAX,
+            read_buffer: 8,
+            ..BinderWriteRead::default()
+        };
+        touch_call(own_tid(), &bwr);
     }
 }

@@ -13,17 +13,15 @@ use owners::{Exhausted, Owner, Uid};
 
 use super::{Due, OPENER, PendingIoctl, Requester, Server, Slice, THREAD};
 use crate::access_limits::Start;
-use crate::calls::Calls;
 use crate::files::CallStop;
-use crate::host::{Open, OpenKey, OpenerState};
+use crate::fixed::{DeviceId, Place};
+use crate::identity::{self, Client, Disposition, UserView};
 use crate::mapping::{Backing, MappingKind, NotifyStore, Passthrough};
 use crate::nonblock::{FlagHistory, ParkedRead};
-use crate::pid_view::{self, Client, Disposition};
-use crate::place::{DeviceId, Place};
+use crate::open::{Calls, Open, OpenKey, OpenerState};
 use crate::placement::{self, Move, Moved};
 use crate::rings;
 use crate::task_watch::Exit;
-use crate::user_view::UserView;
 use crate::wire::types::{
     FOPEN_DIRECT_IO, InHeader, OpenIn, OpenOut, POLL_SCHEDULE_NOTIFY, PollIn, PollOut,
 };
@@ -69,7 +67,7 @@ impl Server {
     ) -> Result<OpenOut, i32> {
         // Pid 0: a process of a pid namespace that is not visible here. Its memory is not
         // accessible.
-        let client = pid_view::process_of(header.pid, self.own_namespace);
+        let client = identity::process_of(header.pid, self.own_namespace);
         let client = client
             .map_err(|error| if out_of_descriptors(&error) { libc::ENFILE } else { libc::EPERM })?;
         let pid = client.pid;
@@ -251,10 +249,10 @@ impl Server {
         if open.sender_euid == fsuid {
             return;
         }
-        let euid = if tid == pid { Some(fsuid) } else { pid_view::euid_of(pid) };
+        let euid = if tid == pid { Some(fsuid) } else { identity::euid_of(pid) };
         // After the read: a thread that waits in its request ends when its process executes a
         // program, so the main thread has executed none before.
-        let Some(euid) = euid.filter(|_| pid_view::is_thread_of(pid, tid)) else { return };
+        let Some(euid) = euid.filter(|_| identity::is_thread_of(pid, tid)) else { return };
         // Another process may have this pid by now.
         if let Some(exit) = self.openers.stale(pid) {
             self.opener_gone(exit);

@@ -14,12 +14,12 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use zerocopy::IntoBytes;
 
 use super::{FD_DELIVERIES, PendingIoctl, Server};
+use crate::Error;
 use crate::client_memory::MemoryWrite;
-use crate::error::Error;
 use crate::files::{
     CallStop, ClientFile, Completion, FdInstaller, Job, Outcome, ReadRoom, Trap, TrapOutcome,
 };
-use crate::host::OpenKey;
+use crate::open::OpenKey;
 
 /// Deliveries in progress.
 #[derive(Default)]

@@ -13,7 +13,7 @@ use owners::Uid;
 use serde::{Deserialize, Serialize};
 
 use super::Server;
-use crate::pid_view;
+use crate::identity;
 
 /// An errno internal to the kernel: the call is restarted after a signal, or fails with EINTR,
 /// depending on SA_RESTART.
@@ -33,16 +33,16 @@ struct Waiting {
 
 /// A pending freeze in a state.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(crate) struct SavedFreeze {
-    pub(crate) id: FreezeId,
-    pub(crate) unique: u64,
+pub(super) struct SavedFreeze {
+    pub(super) id: FreezeId,
+    pub(super) unique: u64,
     /// Remaining time.
     left: Duration,
 }
 
 impl SavedFreeze {
     /// Whether the remaining time is one that a client can request.
-    pub(crate) fn is_possible(&self) -> bool {
+    pub(super) fn is_possible(&self) -> bool {
         self.left <= Duration::from_millis(u32::MAX.into())
     }
 }
@@ -180,5 +180,5 @@ fn may_signal(tid: u32, euid: Uid, pid: u32) -> bool {
     let (Some(own), Some(target)) = (levels(tid), levels(pid)) else { return false };
     // Innermost first: the target's namespaces below that of the caller.
     let Some(below) = target.strip_suffix(&own[..]) else { return false };
-    below.last().is_some_and(|level| level.creator == euid) || pid_view::has_cap_kill(tid)
+    below.last().is_some_and(|level| level.creator == euid) || identity::has_cap_kill(tid)
 }

@@ -1,12 +1,13 @@
-//! The memory of receive buffers, by the processes and owners that it is charged to.
+//! The memory of receive buffers: the processes and owners that it is charged to, and the reclaim
+//! of what is idle, in batches between requests.
 
-use binder_driver::AreaMemory;
+use binder_driver::{AreaMemory, OwnerMemory, PageCounts};
 use headroom_linux::mountinfo::Device;
 use owners::{Owner, Uid};
 
 use super::Server;
-use crate::host::OpenerState;
 use crate::mapping::MappingKind;
+use crate::open::OpenerState;
 
 /// Memory that the server holds for an owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +32,10 @@ pub struct BufferHolder {
     pub file: (Device, u64),
 }
 
+/// Pages reclaimed before requests are served again: a page costs some microseconds at most, so no
+/// caller waits longer than a fraction of a millisecond.
+const PAGES_PER_TURN: u32 = 32;
+
 impl Server {
     /// The memory of all messages, in entries of at least `smallest_bytes`. Without passthrough it
     /// is in the page cache, and not held.
@@ -53,5 +58,51 @@ impl Server {
         let file = (self.host.device(), open.node);
         let holder = BufferHolder { pid, euid: open.euid, file };
         Some(HeldMemory { owner: open.owner, bytes, holder: Some(holder) })
+    }
+
+    /// Starts to reclaim the pages of all buffers that are idle now, in batches while
+    /// [`next_event`](Self::next_event) serves clients.
+    pub fn reclaim_idle(&mut self) {
+        self.pages_to_reclaim = self.page_counts().idle;
+    }
+
+    /// Reclaims one batch of at most `most` pages at once; returns the number of pages.
+    pub fn reclaim_batch(&mut self, most: u64) -> u32 {
+        let most = u32::try_from(most).unwrap_or(u32::MAX).min(PAGES_PER_TURN);
+        self.driver.reclaim(&mut self.host, most)
+    }
+
+    /// Memory of receive buffers.
+    pub fn page_counts(&self) -> PageCounts {
+        self.driver.page_counts()
+    }
+
+    /// Maximum bytes of messages of one owner other than root.
+    pub fn owner_quota_bytes(&self) -> u64 {
+        self.owner_quota_bytes
+    }
+
+    /// Bytes of messages of the owner that has most.
+    pub fn largest_owner_bytes(&self) -> u64 {
+        self.driver.owner_memory().map(OwnerMemory::total_bytes).max().unwrap_or(0)
+    }
+
+    /// Whether pages remain to be reclaimed.
+    pub(super) fn is_reclaiming(&self) -> bool {
+        self.pages_to_reclaim > 0
+    }
+
+    /// Reclaims the next batch of [`reclaim_idle`](Self::reclaim_idle).
+    pub(super) fn continue_reclaim(&mut self) {
+        let reclaimed = u64::from(self.reclaim_batch(self.pages_to_reclaim));
+        // Less than a batch: the remaining pages are in use.
+        self.pages_to_reclaim = match reclaimed {
+            0 => 0,
+            _ => self.pages_to_reclaim.saturating_sub(reclaimed),
+        };
+        if !self.is_reclaiming() {
+            let counts = self.page_counts();
+            tracing::debug!("reclaimed idle buffer memory: {counts:?}");
+        }
     }
 }

@@ -13,9 +13,9 @@ use owners::Uid;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::{PendingIoctl, RingPolicy, Server};
-use crate::coarse_clock;
-use crate::host::OpenKey;
-use crate::place::Place;
+use crate::fixed::Place;
+use crate::open::OpenKey;
+use crate::owner_budgets::coarse_now_ns;
 use crate::wire::types::{IOCTL_DIR, InHeader, IoctlIn};
 
 /// BINDER_WRITE_READ of protocol 7, whose `binder_write_read` has 24 bytes.
@@ -130,7 +130,7 @@ impl Server {
             // first.
             return self.send_error(header, libc::EBUSY);
         }
-        self.host.rings.note_request(key, caller.tid, coarse_clock::now_ns());
+        self.host.rings.note_request(key, caller.tid, coarse_now_ns());
         let request = PendingIoctl { key, caller, unique: header.unique, argument: argument_at };
         self.note_call(&request);
         self.run_write_read(request, bwr)

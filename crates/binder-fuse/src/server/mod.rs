@@ -3,20 +3,12 @@
 mod call_chain;
 mod delayed_calls;
 mod device;
-mod direct_read;
 mod fd_delivery;
 mod files;
 mod freeze;
-mod handshake;
 mod held_memory;
-mod hold_timer;
 mod interval_timer;
 mod ioctl;
-mod late_calls;
-mod late_returns;
-mod logs;
-mod pressure;
-mod real_time_calls;
 mod request_queue;
 mod ring_calls;
 mod trace;
@@ -36,31 +28,29 @@ use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-pub(crate) use self::freeze::SavedFreeze;
-pub(crate) use self::handshake::Agreement;
 pub use self::held_memory::{BufferHolder, HeldMemory};
 use self::interval_timer::IntervalTimer;
 pub(crate) use self::ioctl::name_of;
-pub(crate) use self::request_queue::Slice;
-use self::request_queue::{Account, Due, RequestQueue, Requester, Stage};
+use self::request_queue::{Account, Due, RequestQueue, Requester, Slice, Stage};
 pub use self::trace::{TraceEnd, TraceOutcome, TracePart, TraceRecord};
-pub use self::upgrade::{Obstacle, PausedServer};
-use crate::channel::{Channel, Incoming, RequestBuffer, StoredRequest};
-use crate::coarse_clock;
-use crate::error::Error;
+pub use self::upgrade::{Obstacle, PausedServer, ServerState, ServerStateFormat1, VerifiedState};
+use crate::Error;
+use crate::channel::{self, Agreement, Channel, Incoming, RequestBuffer, StoredRequest};
+use crate::client_access::LoopThreads;
 use crate::fixed::Logs;
 use crate::guardian::Guardian;
-use crate::host::{ClientHost, OpenKey};
-use crate::loop_threads::LoopThreads;
+use crate::host::ClientHost;
 use crate::mapping::{MappingChoice, MappingKind, machine_page_size};
 use crate::mount::{Mount, MountNamespace};
 use crate::nonblock::NonblockLookups;
+use crate::open::OpenKey;
+use crate::owner_budgets::coarse_now_ns;
 use crate::page_server::PageServer;
 use crate::task_watch::{self, TaskKind, TaskWatch};
 use crate::tree::{self, Tree};
-use crate::wire::reply::ReplyBuffer;
+use crate::wire::request::{opcode_name, refusal};
 use crate::wire::types::InHeader;
-use crate::wire::{Operation, ParseError, Request, opcode};
+use crate::wire::{Operation, ParseError, ReplyBuffer, Request};
 
 /// Number of requests that are read before queued ones are served.
 const READS_PER_TURN: usize = 64;
@@ -202,12 +192,12 @@ pub struct Server {
     hold_timer: IntervalTimer,
     tick_timer: IntervalTimer,
     chain: call_chain::CallChain,
-    direct_read: direct_read::DirectRead,
+    direct_read: call_chain::DirectRead,
     rings: RingPolicy,
     ring_calls: ring_calls::RingCalls,
     queue: RequestQueue,
     delayed: delayed_calls::DelayedCalls,
-    late_returns: late_returns::LateReturns,
+    late_returns: delayed_calls::LateReturns,
     /// `None`: the program does not run by [`serve`](crate::serve).
     loop_threads: Option<Arc<LoopThreads>>,
     /// Turns in a row that read one request only.
@@ -226,7 +216,7 @@ pub struct Server {
     traced: u64,
     /// Topics of warnings that were logged.
     warned: HashSet<&'static str>,
-    logs: logs::OpenLogs,
+    logs: files::OpenLogs,
     closed: bool,
     epoll: OwnedFd,
     channel: Arc<Channel>,
@@ -236,10 +226,10 @@ pub struct Server {
 
 /// A BINDER_WRITE_READ that has no reply yet.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(crate) struct PendingIoctl {
-    pub(crate) key: OpenKey,
-    pub(crate) caller: Caller,
-    pub(crate) unique: u64,
+struct PendingIoctl {
+    key: OpenKey,
+    caller: Caller,
+    unique: u64,
     /// Address of the caller's `binder_write_read`.
     argument: u64,
 }
@@ -265,13 +255,13 @@ impl Server {
         let config = Config { mapping, ..config.clone() };
         let mut server =
             Self::with_mount(&config, Arc::new(Channel::from_device(connection)), mount)?;
-        server.degraded.extend(crate::helper_mount::lacking());
+        server.degraded.extend(crate::mount::lacking());
         Ok(server)
     }
 
     fn with_mount(config: &Config, channel: Arc<Channel>, mount: Mount) -> Result<Self, Error> {
         let mut connection_limits = Vec::new();
-        let agreement = handshake::start(&channel, config.mapping, &mut connection_limits)?;
+        let agreement = channel::start_session(&channel, config.mapping, &mut connection_limits)?;
         let mut server = Self::assemble(config, channel, mount, agreement, connection_limits)?;
         for name in &config.devices {
             server.add_first_device(name, config.device_mode.unwrap_or(DEVICE_MODE))?;
@@ -345,24 +335,24 @@ impl Server {
             agreement,
             degraded,
             connection_limits,
-            own_namespace: crate::pid_view::own_namespace(),
-            own_users: crate::user_view::own_namespace(),
+            own_namespace: crate::identity::own_pid_namespace(),
+            own_users: crate::identity::own_user_namespace(),
             parked: HashMap::new(),
             fd_deliveries: fd_delivery::FdDeliveries::default(),
             freezes: freeze::Freezes::new().map_err(Error::io("cannot make a timer"))?,
             nonblock: NonblockLookups::new().map_err(Error::io("cannot make an eventfd"))?,
             chain: call_chain::CallChain::new(),
-            direct_read: direct_read::DirectRead::default(),
+            direct_read: call_chain::DirectRead::default(),
             rings: config.rings,
             ring_calls: ring_calls::RingCalls::default(),
-            hold_timer: IntervalTimer::new(hold_timer::INTERVAL)
+            hold_timer: IntervalTimer::new(interval_timer::HOLD_INTERVAL)
                 .map_err(Error::io("cannot make a timer"))?,
-            tick_timer: IntervalTimer::new(late_calls::TICK)
+            tick_timer: IntervalTimer::new(interval_timer::TICK)
                 .map_err(Error::io("cannot make a timer"))?,
             queue: RequestQueue::new(),
             delayed: delayed_calls::DelayedCalls::new()
                 .map_err(Error::io("cannot make a timer"))?,
-            late_returns: late_returns::LateReturns::default(),
+            late_returns: delayed_calls::LateReturns::default(),
             loop_threads: LoopThreads::of_this_loop(),
             single_turns: 0,
             reply: ReplyBuffer::default(),
@@ -374,7 +364,7 @@ impl Server {
             tracer: None,
             traced: 0,
             warned: HashSet::new(),
-            logs: logs::OpenLogs::new(),
+            logs: files::OpenLogs::new(),
             closed: false,
             epoll,
             channel,
@@ -667,7 +657,7 @@ impl Server {
         }
         let start = Instant::now();
         while !self.closed
-            && let Some((due, out_of_turn)) = self.queue.pop(coarse_clock::now_ns())
+            && let Some((due, out_of_turn)) = self.queue.pop(coarse_now_ns())
         {
             let begun = out_of_turn.map(|_| Instant::now());
             match due {
@@ -675,7 +665,7 @@ impl Server {
                 Due::Slice(slice) => self.serve_slice(slice),
             }
             if let (Some(owner), Some(begun)) = (out_of_turn, begun) {
-                self.queue.charge(owner, coarse_clock::now_ns(), begun.elapsed());
+                self.queue.charge(owner, coarse_now_ns(), begun.elapsed());
             }
             if start.elapsed() >= TURN {
                 break;
@@ -774,8 +764,8 @@ impl Server {
             }
             Operation::Init(..) => self.send_error(header, libc::EIO),
             Operation::Other => {
-                tracing::debug!("{} is not served", opcode::name(header.opcode));
-                self.send_error(header, opcode::refusal(header.opcode))
+                tracing::debug!("{} is not served", opcode_name(header.opcode));
+                self.send_error(header, refusal(header.opcode))
             }
         }
     }
@@ -817,6 +807,11 @@ impl Server {
     /// Number of opens of all devices.
     pub fn open_count(&self) -> usize {
         self.host.opens.len()
+    }
+
+    /// Threads of clients that have rings.
+    pub fn ring_count(&self) -> usize {
+        self.host.rings.count()
     }
 
     /// Number of calls and one-way calls that were delivered since the start.

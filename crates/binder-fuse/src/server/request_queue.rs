@@ -5,19 +5,19 @@
 //! by a thousand. Every item is one step of bounded work: a request, or a slice of a long
 //! `BINDER_WRITE_READ` ([`WriteRead::Unfinished`](binder_driver::WriteRead::Unfinished)).
 
-use std::collections::HashMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use binder_driver::state::wire_bytes;
 use binder_uapi::BinderWriteRead;
-use owners::bounds::WAITING_REQUESTS;
-use owners::{Exhausted, FairQueue, Owner, Quota, Uid};
+use owners::bounds::{REAL_TIME_CALLS, WAITING_REQUESTS};
+use owners::{Exhausted, FairQueue, Owner, Quota, TokenBucket, TokenBuckets, Uid};
 use serde::{Deserialize, Serialize};
 
 use super::PendingIoctl;
-use super::real_time_calls::{Next, RealTimeCalls};
 use crate::channel::StoredRequest;
-use crate::host::Open;
+use crate::open::Open;
 
 /// The account that a request is charged to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -61,8 +61,8 @@ pub(super) enum Due {
 
 /// The rest of a `BINDER_WRITE_READ`, with what was consumed so far.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(crate) struct Slice {
-    pub(crate) request: PendingIoctl,
+pub(super) struct Slice {
+    pub(super) request: PendingIoctl,
     #[serde(with = "wire_bytes")]
     pub(super) bwr: BinderWriteRead,
     #[serde(default)]
@@ -71,7 +71,7 @@ pub(crate) struct Slice {
 
 /// What a slice needs before it runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Stage {
+pub(super) enum Stage {
     /// A slice of its owner's: the one before it was whole.
     Unpaid,
     /// Its memory to be touched, if its owner has little time left for late accesses. What a call
@@ -178,12 +178,12 @@ impl RequestQueue {
     pub(super) fn pop(&mut self, now_ns: u64) -> Option<(Due, Option<Owner>)> {
         while let Some(next) = self.real_time.pop(now_ns) {
             match next {
-                Next::Serve { owner, unique } => {
+                NextCall::Serve { owner, unique } => {
                     if let Some(due) = self.withdraw(unique) {
                         return Some((due, Some(owner)));
                     }
                 }
-                Next::TakeTurn { account, uid, unique } => {
+                NextCall::TakeTurn { account, uid, unique } => {
                     self.items.push(account, uid, 1, Item::Call(unique));
                 }
             }
@@ -227,6 +227,72 @@ impl RequestQueue {
     /// Whether all items are slices, or were withdrawn.
     pub(super) fn has_only_slices(&self) -> bool {
         self.requests.taken() == 0
+    }
+}
+
+/// A real-time call that is removed from the queue.
+#[derive(Debug, PartialEq, Eq)]
+enum NextCall {
+    /// To be served now; its time is charged to the owner.
+    Serve { owner: Owner, unique: u64 },
+    /// The owner's share is used up: to be served in the owner's turn.
+    TakeTurn { account: Account, uid: Uid, unique: u64 },
+}
+
+/// Calls of real-time threads that wait: served before others, by level, within a share of the
+/// loop's time for each owner. Beyond it they wait for the turns of their owners.
+#[derive(Debug)]
+struct RealTimeCalls {
+    /// By level, strongest first, then in the order of arrival.
+    waiting: BTreeMap<(Reverse<u8>, u64), (Requester, u64)>,
+    arrived: u64,
+    of_owners: TokenBuckets<Owner>,
+    of_all: TokenBucket,
+}
+
+impl RealTimeCalls {
+    fn new() -> Self {
+        Self {
+            waiting: BTreeMap::new(),
+            arrived: 0,
+            of_owners: TokenBuckets::new(REAL_TIME_CALLS.of_an_owner()),
+            of_all: TokenBucket::new(REAL_TIME_CALLS.of_all(), 0),
+        }
+    }
+
+    /// Adds a call of a thread with this real-time priority.
+    fn push(&mut self, level: u8, requester: Requester, unique: u64) {
+        self.waiting.insert((Reverse(level), self.arrived), (requester, unique));
+        self.arrived += 1;
+    }
+
+    /// Removes and returns the next call.
+    fn pop(&mut self, now_ns: u64) -> Option<NextCall> {
+        let (_, (Requester { account, uid }, unique)) = self.waiting.pop_first()?;
+        Some(match account {
+            Account::Owner(owner)
+                if self.of_owners.is_ready(owner, now_ns)
+                    && (owner.is_root() || self.of_all.is_ready(now_ns)) =>
+            {
+                NextCall::Serve { owner, unique }
+            }
+            account => NextCall::TakeTurn { account, uid, unique },
+        })
+    }
+
+    /// A call of the owner has been served.
+    fn charge(&mut self, owner: Owner, now_ns: u64, took: Duration) {
+        let microseconds = (took.as_micros() as u64).max(1);
+        self.of_owners.charge(owner, now_ns, microseconds);
+        self.of_all.charge(now_ns, microseconds);
+    }
+
+    fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
     }
 }
 
@@ -331,7 +397,7 @@ mod tests {
         assert_eq!(queue.len(), 102);
         let Some((Due::Request(first), Some(owner))) = queue.pop(0) else { panic!("no call") };
         assert_eq!((first.bytes(), owner), (&b"real-time"[..], Owner::User(Uid(2))));
-        let burst = owners::bounds::REAL_TIME_CALLS.of_an_owner().burst;
+        let burst = REAL_TIME_CALLS.of_an_owner().burst;
         queue.charge(owner, 0, Duration::from_micros(burst));
         queue.push_real_time(99, of(Uid(2)), 1002, request("beyond the share"));
         assert_eq!(drain(&mut queue)[..1], ["ordinary"]);
@@ -351,5 +417,34 @@ mod tests {
         assert!(queue.withdraw(3).is_none());
         assert_eq!(drain(&mut queue), ["open"]);
         assert!(queue.is_empty());
+    }
+
+    fn served(uid: u32, unique: u64) -> Option<NextCall> {
+        Some(NextCall::Serve { owner: Owner::User(Uid(uid)), unique })
+    }
+
+    #[test]
+    fn the_highest_level_is_first_and_equal_ones_are_in_order() {
+        let mut calls = RealTimeCalls::new();
+        for (level, unique) in [(1, 1), (99, 2), (50, 3), (99, 4)] {
+            calls.push(level, of(Uid(7)), unique);
+        }
+        let order: Vec<_> = std::iter::from_fn(|| calls.pop(0)).collect();
+        let expected = [2, 4, 3, 1].map(|unique| served(7, unique).unwrap());
+        assert_eq!(order, expected);
+    }
+
+    #[test]
+    fn an_owner_that_has_used_its_share_takes_turns_and_others_do_not() {
+        let mut calls = RealTimeCalls::new();
+        let burst = REAL_TIME_CALLS.of_an_owner().burst;
+        calls.charge(Owner::User(Uid(7)), 0, Duration::from_micros(burst));
+        calls.push(99, of(Uid(7)), 1);
+        calls.push(1, of(Uid(8)), 2);
+        let Requester { account, uid } = of(Uid(7));
+        assert_eq!(calls.pop(0), Some(NextCall::TakeTurn { account, uid, unique: 1 }));
+        assert_eq!(calls.pop(0), served(8, 2));
+        calls.push(99, of(Uid(7)), 3);
+        assert_eq!(calls.pop(1_000_000_000), served(7, 3), "the share comes back");
     }
 }

@@ -7,25 +7,29 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::SeqCst;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use binder_driver::{Caller, Errno, HeldReads, Interrupt, WriteRead};
 use binder_ring::page::{MAX_FILES, Outcome};
 use binder_ring::{Attach, RING_ATTACH, RING_FILES, RING_INTERRUPT, VERSION};
 use binder_uapi::BinderWriteRead;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::request_queue::Slice;
 use super::{PendingIoctl, Server};
-use crate::error::Error;
-use crate::event_watch::EventWatch;
-use crate::futex::Waited;
-use crate::host::OpenKey;
+use crate::futex::{self, Waited};
 use crate::interrupt_timer::LoopTimer;
+use crate::open::OpenKey;
+use crate::owner_budgets::coarse_now_ns;
 use crate::rings::{self, NewRing, RingCall, RingKey, RingResult};
-use crate::{coarse_clock, pid_view};
+use crate::{Error, identity};
 
 /// Calls after which other events are polled: some hundred microseconds.
 const MAX_CALLS: u32 = 16;
@@ -55,7 +59,7 @@ pub(super) struct RingCalls {
 
 /// When a call that was taken is started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Start {
+enum CallStart {
     AtOnce,
     InTurn,
 }
@@ -92,7 +96,7 @@ impl Server {
             return Err(Errno::EINVAL);
         }
         let opener = self.host.opens.get(key).map(|open| open.pid);
-        let client = pid_view::process_of(caller.tid, self.own_namespace);
+        let client = identity::process_of(caller.tid, self.own_namespace);
         if client.map_err(|_| Errno::EPERM)?.pid != opener.unwrap_or(0) {
             return Err(Errno::EPERM);
         }
@@ -102,7 +106,7 @@ impl Server {
         let token = self.host.files.take(charge, caller.tid, attach.memfd)?;
         let attached = match self.host.files.get(token) {
             Some(memfd) => {
-                let (owner, now_ns) = (charge.owner, coarse_clock::now_ns());
+                let (owner, now_ns) = (charge.owner, coarse_now_ns());
                 let new = NewRing { key, caller, owner, token: attach.token, now_ns };
                 self.host.rings.attach(new, memfd.as_fd())
             }
@@ -259,7 +263,7 @@ impl Server {
                 }
             }
         }
-        let now_ns = coarse_clock::now_ns();
+        let now_ns = coarse_now_ns();
         let calls = self.take_ring_calls(now_ns);
         self.ring_calls.calls += calls;
         if calls > 0 {
@@ -315,25 +319,26 @@ impl Server {
         // A single call is served at once; several are served in the turns of their owners.
         while let Some(next) = self.host.rings.take_call(now_ns) {
             count += 1;
-            self.start_ring_call(call, Start::InTurn);
+            self.start_ring_call(call, CallStart::InTurn);
             call = next;
             if count >= MAX_CALLS {
                 break;
             }
         }
-        let start = if count == 1 && self.queue.is_empty() { Start::AtOnce } else { Start::InTurn };
+        let is_single = count == 1 && self.queue.is_empty();
+        let start = if is_single { CallStart::AtOnce } else { CallStart::InTurn };
         self.start_ring_call(call, start);
         count
     }
 
-    fn start_ring_call(&mut self, call: RingCall, start: Start) {
+    fn start_ring_call(&mut self, call: RingCall, start: CallStart) {
         if let Err(error) = self.begin_ring_call(call, start) {
             tracing::warn!("thread {}: {error}", call.caller.tid);
         }
         self.finish_serving();
     }
 
-    fn begin_ring_call(&mut self, call: RingCall, start: Start) -> io::Result<()> {
+    fn begin_ring_call(&mut self, call: RingCall, start: CallStart) -> io::Result<()> {
         let RingCall { key, caller, unique, argument, arrived, is_same } = call;
         let Caller { process, tid, .. } = caller;
         let pending = self.host.opens.get(key).map(|open| open.calls.request(tid));
@@ -359,7 +364,7 @@ impl Server {
         }
         let request = PendingIoctl { key, caller, unique, argument: 0 };
         self.note_call(&request);
-        if start == Start::InTurn {
+        if start == CallStart::InTurn {
             self.queue_slice(Slice::new(request, argument));
             return Ok(());
         }
@@ -388,5 +393,99 @@ impl Server {
             return Ok(());
         }
         self.channel.send(self.reply.error(unique, errno))
+    }
+}
+
+const DISARMED: u32 = 0;
+const ARMED: u32 = 1;
+const ENDED: u32 = 2;
+
+/// What an [`EventWatch`] shares with its thread.
+struct WatchState {
+    /// The event loop's epoll instance.
+    epoll: OwnedFd,
+    /// Readable when the thread is to end.
+    end: OwnedFd,
+    state: AtomicU32,
+    /// 1: there are events.
+    signal: AtomicU32,
+}
+
+/// Wakes the event loop while it waits for rings, which epoll cannot wait for. Dropping it ends its
+/// thread.
+///
+/// The thread polls the loop's epoll instance and sets a word that the loop waits for too. It polls
+/// only when the loop has armed it, so it costs nothing while calls use rings alone.
+struct EventWatch {
+    shared: Arc<WatchState>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl EventWatch {
+    /// Starts the thread, disarmed.
+    fn start(epoll: BorrowedFd<'_>) -> io::Result<Self> {
+        let shared = Arc::new(WatchState {
+            epoll: epoll.try_clone_to_owned()?,
+            end: eventfd(0, EventfdFlags::CLOEXEC)?,
+            state: AtomicU32::new(DISARMED),
+            signal: AtomicU32::new(0),
+        });
+        let thread = std::thread::Builder::new().name("event-watch".into());
+        let watched = Arc::clone(&shared);
+        let thread = thread.spawn(move || watched.watch())?;
+        Ok(Self { shared, thread: Some(thread) })
+    }
+
+    /// Watches for events again, if it has found some since.
+    fn arm(&self) {
+        let WatchState { state, .. } = &*self.shared;
+        if state.load(SeqCst) == DISARMED {
+            state.store(ARMED, SeqCst);
+            futex::wake(state);
+        }
+    }
+
+    /// Not 0: there are events.
+    fn signal(&self) -> &AtomicU32 {
+        &self.shared.signal
+    }
+
+    /// Whether there are events; resets that.
+    fn take_signal(&self) -> bool {
+        self.shared.signal.load(SeqCst) != 0 && self.shared.signal.swap(0, SeqCst) != 0
+    }
+}
+
+impl Drop for EventWatch {
+    fn drop(&mut self) {
+        self.shared.state.store(ENDED, SeqCst);
+        futex::wake(&self.shared.state);
+        let _ = rustix::io::write(&self.shared.end, &1_u64.to_ne_bytes());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl WatchState {
+    fn watch(&self) {
+        loop {
+            match self.state.load(SeqCst) {
+                DISARMED => futex::wait(&self.state, DISARMED),
+                ENDED => return,
+                _ => self.wait_for_events(),
+            }
+        }
+    }
+
+    fn wait_for_events(&self) {
+        let mut fds = [&self.epoll, &self.end].map(|fd| PollFd::new(fd, PollFlags::IN));
+        if poll(&mut fds, None).is_err() || fds[0].revents().is_empty() {
+            return;
+        }
+        // Not if it has ended meanwhile.
+        let _ = self.state.compare_exchange(ARMED, DISARMED, SeqCst, SeqCst);
+        self.signal.store(1, SeqCst);
+        futex::wake(&self.signal);
     }
 }

@@ -1,9 +1,112 @@
-//! Parses bytes read from `/dev/fuse` into a typed request.
+//! Requests: their numbers, the parser of bytes from `/dev/fuse`, and the errnos of those that we
+//! do not serve.
 
 use zerocopy::FromBytes;
 
-use super::opcode;
 use super::types::*;
+
+macro_rules! opcodes {
+    ($($(#[$doc:meta])* $name:ident = $value:literal),* $(,)?) => {
+        $($(#[$doc])* pub const $name: u32 = $value;)*
+
+        /// The name of a request number, for messages.
+        pub fn opcode_name(opcode: u32) -> &'static str {
+            match opcode {
+                $($value => stringify!($name),)*
+                _ => "unknown",
+            }
+        }
+    };
+}
+
+opcodes! {
+    /// Resolves a name to a node.
+    LOOKUP = 1,
+    /// The kernel dropped lookups of a node; no reply.
+    FORGET = 2,
+    /// `stat(2)`.
+    GETATTR = 3,
+    /// `chmod(2)`, `chown(2)`, `truncate(2)`, `utimensat(2)`.
+    SETATTR = 4,
+    /// `readlink(2)`.
+    READLINK = 5,
+    /// `symlink(2)`.
+    SYMLINK = 6,
+    /// `mknod(2)`.
+    MKNOD = 8,
+    /// `mkdir(2)`.
+    MKDIR = 9,
+    /// `unlink(2)`.
+    UNLINK = 10,
+    /// `rmdir(2)`.
+    RMDIR = 11,
+    /// `rename(2)`.
+    RENAME = 12,
+    /// `link(2)`.
+    LINK = 13,
+    /// `open(2)`.
+    OPEN = 14,
+    /// `read(2)` or a page fault.
+    READ = 15,
+    /// `write(2)`.
+    WRITE = 16,
+    /// `statfs(2)`.
+    STATFS = 17,
+    /// Last close of an open file.
+    RELEASE = 18,
+    /// `fsync(2)`.
+    FSYNC = 20,
+    /// `setxattr(2)`.
+    SETXATTR = 21,
+    /// `getxattr(2)`.
+    GETXATTR = 22,
+    /// `listxattr(2)`.
+    LISTXATTR = 23,
+    /// `removexattr(2)`.
+    REMOVEXATTR = 24,
+    /// Each `close(2)`.
+    FLUSH = 25,
+    /// Negotiation, first request of a mount.
+    INIT = 26,
+    /// `opendir(3)`.
+    OPENDIR = 27,
+    /// `getdents(2)`.
+    READDIR = 28,
+    /// Last close of an open directory.
+    RELEASEDIR = 29,
+    /// `fsync(2)` of a directory.
+    FSYNCDIR = 30,
+    /// `access(2)`.
+    ACCESS = 34,
+    /// `open(2)` with O_CREAT of a name that does not exist.
+    CREATE = 35,
+    /// A request's caller has a signal.
+    INTERRUPT = 36,
+    /// End of the mount.
+    DESTROY = 38,
+    /// `ioctl(2)`.
+    IOCTL = 39,
+    /// `poll(2)`.
+    POLL = 40,
+    /// Many FORGETs; no reply.
+    BATCH_FORGET = 42,
+    /// `fallocate(2)`.
+    FALLOCATE = 43,
+    /// READDIR with lookups.
+    READDIRPLUS = 44,
+    /// `renameat2(2)`.
+    RENAME2 = 45,
+    /// `lseek(2)` for holes.
+    LSEEK = 46,
+    /// `copy_file_range(2)`.
+    COPY_FILE_RANGE = 47,
+    /// `syncfs(2)`.
+    SYNCFS = 50,
+    /// `open(2)` with O_TMPFILE.
+    TMPFILE = 51,
+    /// `statx(2)`.
+    STATX = 52,
+}
 
 /// One request, borrowing from the buffer that it was read into.
 #[derive(Debug)]
@@ -96,7 +199,7 @@ pub enum ParseError {
         have: usize,
     },
     /// The body does not fit the opcode.
-    #[error("body of a {} request (unique {unique}) is malformed", opcode::name(*.opcode))]
+    #[error("body of a {} request (unique {unique}) is malformed", opcode_name(*.opcode))]
     Body {
         /// The opcode.
         opcode: u32,
@@ -121,42 +224,40 @@ impl<'a> Request<'a> {
 
     fn body(opcode: u32, body: &'a [u8]) -> Option<Operation<'a>> {
         Some(match opcode {
-            opcode::IOCTL => {
+            IOCTL => {
                 let (ioctl, data) = IoctlIn::read_from_prefix(body).ok()?;
                 if data.len() != ioctl.in_size as usize {
                     return None;
                 }
                 Operation::Ioctl(ioctl, data)
             }
-            opcode::POLL => Operation::Poll(fixed(body)?),
-            opcode::READ => Operation::Read(fixed(body)?),
-            opcode::INTERRUPT => {
-                Operation::Interrupt { unique: fixed::<InterruptIn>(body)?.unique }
-            }
-            opcode::LOOKUP => Operation::Lookup { name: name(body)? },
-            opcode::FORGET => Operation::Forget { nlookup: fixed::<ForgetIn>(body)?.nlookup },
-            opcode::BATCH_FORGET => Operation::BatchForget(batch(body)?),
-            opcode::GETATTR => Operation::Getattr,
-            opcode::SETATTR => Operation::Setattr(fixed(body)?),
-            opcode::OPEN => Operation::Open(fixed(body)?),
-            opcode::WRITE => Operation::Write,
-            opcode::STATFS => Operation::Statfs,
-            opcode::RELEASE => Operation::Release(fixed(body)?),
-            opcode::FLUSH => Operation::Flush(fixed(body)?),
-            opcode::OPENDIR => Operation::Opendir,
-            opcode::READDIR => Operation::Readdir(fixed(body)?),
-            opcode::RELEASEDIR => Operation::Releasedir,
-            opcode::UNLINK => Operation::Unlink { name: name(body)? },
-            opcode::RENAME => {
+            POLL => Operation::Poll(fixed(body)?),
+            READ => Operation::Read(fixed(body)?),
+            INTERRUPT => Operation::Interrupt { unique: fixed::<InterruptIn>(body)?.unique },
+            LOOKUP => Operation::Lookup { name: name(body)? },
+            FORGET => Operation::Forget { nlookup: fixed::<ForgetIn>(body)?.nlookup },
+            BATCH_FORGET => Operation::BatchForget(batch(body)?),
+            GETATTR => Operation::Getattr,
+            SETATTR => Operation::Setattr(fixed(body)?),
+            OPEN => Operation::Open(fixed(body)?),
+            WRITE => Operation::Write,
+            STATFS => Operation::Statfs,
+            RELEASE => Operation::Release(fixed(body)?),
+            FLUSH => Operation::Flush(fixed(body)?),
+            OPENDIR => Operation::Opendir,
+            READDIR => Operation::Readdir(fixed(body)?),
+            RELEASEDIR => Operation::Releasedir,
+            UNLINK => Operation::Unlink { name: name(body)? },
+            RENAME => {
                 let (head, names) = RenameIn::read_from_prefix(body).ok()?;
                 rename(head.new_parent, 0, names)?
             }
-            opcode::RENAME2 => {
+            RENAME2 => {
                 let (head, names) = Rename2In::read_from_prefix(body).ok()?;
                 rename(head.new_parent, head.flags, names)?
             }
-            opcode::DESTROY => Operation::Destroy,
-            opcode::INIT => {
+            DESTROY => Operation::Destroy,
+            INIT => {
                 let (init, rest) = InitIn::read_from_prefix(body).ok()?;
                 let flags2 = u32::read_from_prefix(rest).map_or(0, |(flags, _)| flags);
                 Operation::Init(init, flags2)
@@ -189,10 +290,24 @@ fn batch(body: &[u8]) -> Option<&[ForgetOne]> {
     <[ForgetOne]>::ref_from_prefix_with_elems(rest, head.count as usize).ok().map(|(list, _)| list)
 }
 
+/// Errno (positive) for a request that we do not serve. `ENOSYS` makes the kernel use its own
+/// default from then on; an operation that a user attempted gets the errno that explains the
+/// refusal.
+pub fn refusal(opcode: u32) -> i32 {
+    match opcode {
+        // The tree is fixed except for BINDER_CTL_ADD, rename and unlink.
+        SYMLINK | MKNOD | MKDIR | RMDIR | LINK | CREATE => libc::EPERM,
+        FALLOCATE | TMPFILE | SETXATTR | REMOVEXATTR | GETXATTR | LISTXATTR => libc::EOPNOTSUPP,
+        READLINK => libc::EINVAL,
+        _ => libc::ENOSYS,
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::*;
     use zerocopy::IntoBytes;
+
+    use super::*;
 
     /// A request in the layout of the kernel: header by hand, little endian.
     fn request(opcode: u32, body: &[u8]) -> Aligned {
@@ -224,7 +339,7 @@ mod tests {
 
     #[test]
     fn a_header_names_the_caller_and_the_node() {
-        let bytes = request(opcode::GETATTR, &[0; 16]);
+        let bytes = request(GETATTR, &[0; 16]);
         let parsed = Request::parse(bytes.bytes()).unwrap();
         assert_eq!(parsed.operation, Operation::Getattr);
         assert_eq!(parsed.header.unique, 0x1234);
@@ -235,7 +350,7 @@ mod tests {
     #[test]
     fn init_of_an_old_kernel_has_no_second_flags() {
         let old = [7, 0, 0, 0, 31, 0, 0, 0, 0, 0, 2, 0, 0xfb, 0xff, 0xff, 0x03];
-        let bytes = request(opcode::INIT, &old);
+        let bytes = request(INIT, &old);
         let Operation::Init(init, flags2) = Request::parse(bytes.bytes()).unwrap().operation else {
             panic!("not INIT");
         };
@@ -248,7 +363,7 @@ mod tests {
         let mut body = vec![7, 0, 0, 0, 45, 0, 0, 0, 0, 0, 2, 0, 0xfb, 0xff, 0xff, 0x73];
         body.extend_from_slice(&[0x20, 0, 0, 0]);
         body.extend_from_slice(&[0; 44]);
-        let bytes = request(opcode::INIT, &body);
+        let bytes = request(INIT, &body);
         let Operation::Init(init, flags2) = Request::parse(bytes.bytes()).unwrap().operation else {
             panic!("not INIT");
         };
@@ -271,10 +386,10 @@ mod tests {
             parsed.ok()
         };
         let expected = |flags| Some((b"one".to_vec(), 1, b"two".to_vec(), flags));
-        assert_eq!(rename(opcode::RENAME, &[], b"one\0two\0"), expected(0));
-        assert_eq!(rename(opcode::RENAME2, &[2, 0, 0, 0, 0, 0, 0, 0], b"one\0two\0"), expected(2));
+        assert_eq!(rename(RENAME, &[], b"one\0two\0"), expected(0));
+        assert_eq!(rename(RENAME2, &[2, 0, 0, 0, 0, 0, 0, 0], b"one\0two\0"), expected(2));
         for cut in [&b"one\0two"[..], b"one\0", b"one", b"", b"one\0\0"] {
-            assert_eq!(rename(opcode::RENAME, &[], cut), None, "{cut:?}");
+            assert_eq!(rename(RENAME, &[], cut), None, "{cut:?}");
         }
     }
 
@@ -288,7 +403,7 @@ mod tests {
         body.extend_from_slice(&48_u32.to_le_bytes());
         body.extend_from_slice(&48_u32.to_le_bytes());
         body.extend_from_slice(&[0xab; 48]);
-        let bytes = request(opcode::IOCTL, &body);
+        let bytes = request(IOCTL, &body);
         let Operation::Ioctl(ioctl, data) = Request::parse(bytes.bytes()).unwrap().operation else {
             panic!("not IOCTL");
         };
@@ -296,20 +411,20 @@ mod tests {
         assert_eq!(data, [0xab; 48]);
 
         body.pop();
-        let bytes = request(opcode::IOCTL, &body);
+        let bytes = request(IOCTL, &body);
         assert_eq!(
             Request::parse(bytes.bytes()).unwrap_err(),
-            ParseError::Body { opcode: opcode::IOCTL, unique: 0x1234 }
+            ParseError::Body { opcode: IOCTL, unique: 0x1234 }
         );
     }
 
     #[test]
     fn names_end_at_their_nul_and_are_never_empty() {
-        let bytes = request(opcode::LOOKUP, b"hwbinder\0");
+        let bytes = request(LOOKUP, b"hwbinder\0");
         let parsed = Request::parse(bytes.bytes()).unwrap();
         assert_eq!(parsed.operation, Operation::Lookup { name: b"hwbinder" });
         for bad in [&b"no-nul"[..], b"\0", b""] {
-            let bytes = request(opcode::UNLINK, bad);
+            let bytes = request(UNLINK, bad);
             assert!(Request::parse(bytes.bytes()).is_err(), "{bad:?}");
         }
     }
@@ -322,26 +437,26 @@ mod tests {
         for value in [10_u64, 1, 11, 2] {
             body.extend_from_slice(&value.to_le_bytes());
         }
-        let bytes = request(opcode::BATCH_FORGET, &body);
+        let bytes = request(BATCH_FORGET, &body);
         let Operation::BatchForget(list) = Request::parse(bytes.bytes()).unwrap().operation else {
             panic!("not BATCH_FORGET");
         };
         assert_eq!(list[1], ForgetOne { nodeid: 11, nlookup: 2 });
 
         body[0] = 3;
-        let bytes = request(opcode::BATCH_FORGET, &body);
+        let bytes = request(BATCH_FORGET, &body);
         assert!(Request::parse(bytes.bytes()).is_err());
     }
 
     #[test]
     fn a_request_with_a_wrong_length_is_refused() {
-        let bytes = request(opcode::FLUSH, &[0; 24]);
+        let bytes = request(FLUSH, &[0; 24]);
         assert!(matches!(
             Request::parse(&bytes.bytes()[..50]),
             Err(ParseError::Short { need: 64, have: 50 })
         ));
         assert!(matches!(Request::parse(&[1, 2, 3]), Err(ParseError::Short { have: 3, .. })));
-        let short = request(opcode::FLUSH, &[0; 8]);
+        let short = request(FLUSH, &[0; 8]);
         assert!(matches!(Request::parse(short.bytes()), Err(ParseError::Body { .. })));
     }
 
@@ -349,5 +464,15 @@ mod tests {
     fn an_unknown_opcode_is_a_request_all_the_same() {
         let bytes = request(4711, &[1, 2, 3]);
         assert_eq!(Request::parse(bytes.bytes()).unwrap().operation, Operation::Other);
+    }
+
+    #[test]
+    fn a_refusal_has_a_reason_or_is_left_to_the_kernel() {
+        assert_eq!(refusal(MKDIR), libc::EPERM);
+        assert_eq!(refusal(FALLOCATE), libc::EOPNOTSUPP);
+        assert_eq!(refusal(ACCESS), libc::ENOSYS);
+        assert_eq!(refusal(4711), libc::ENOSYS);
+        assert_eq!(opcode_name(RENAME2), "RENAME2");
+        assert_eq!(opcode_name(4711), "unknown");
     }
 }

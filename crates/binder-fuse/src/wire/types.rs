@@ -67,7 +67,7 @@ wire!(
     InHeader {
         /// Bytes of the whole request.
         len: u32,
-        /// [`opcode`](super::opcode).
+        /// Number of the request, of [`request`](super::request).
         opcode: u32,
         /// Unique id of the request, repeated in its reply.
         unique: u64,

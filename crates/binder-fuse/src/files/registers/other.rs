@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::system_call::{Abi, SystemCall};
+use super::tracee::{Abi, SystemCall};
 
 /// Whether files can be installed in a thread on this architecture.
 pub(super) const SUPPORTED: bool = false;

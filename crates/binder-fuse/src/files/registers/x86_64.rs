@@ -2,8 +2,7 @@
 
 use std::io;
 
-use super::ptrace::ptrace;
-use super::system_call::{Abi, SystemCall};
+use super::tracee::{Abi, SystemCall, ptrace};
 
 /// Whether files can be installed in a thread on this architecture.
 pub(super) const SUPPORTED: bool = true;

@@ -1,24 +1,226 @@
-//! NOTIFY_STORE: we push bytes into the page cache of the device file.
+//! How receive buffers reach their client's mapping: two ways behind one trait.
 //!
-//! The page cache may drop pages; the kernel then requests them by READ, which [`Truth`] serves.
-//! Stores are widened to whole pages: a page that was stored whole counts as read, so that a
-//! client's first access to a fresh buffer needs no READ.
+//! Both are write-only for the driver: a client can make its mapping writable, so bytes that are
+//! read back from it are never trusted.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io::{self, IoSlice};
 use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::{NonNull, null_mut};
 use std::sync::{Arc, Mutex};
 
+use binder_driver::PageSize;
+use headroom_linux::kept_fd::KeptFd;
+use headroom_linux::sealed_memfd::sealed_memfd;
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::{Backing, SavedBacking, checked_range, machine_page_size};
 use crate::channel::Channel;
 use crate::page_server::PageServer;
 use crate::sync::lock;
 use crate::tree::DEVICE_SIZE;
-use crate::wire::reply::ReplyBuffer;
-use crate::wire::types::FOPEN_DIRECT_IO;
+use crate::wire::ReplyBuffer;
+use crate::wire::types::{FOPEN_DIRECT_IO, FOPEN_PASSTHROUGH};
+
+/// Size of this machine's pages, the unit of [`Backing::punch`].
+pub(crate) fn machine_page_size() -> PageSize {
+    // No architecture of Linux has other sizes in use.
+    PageSize::new(rustix::param::page_size()).unwrap_or_default()
+}
+
+/// Backing store of one open's mapping. Offsets and lengths outside of [`DEVICE_SIZE`] are errors.
+pub(crate) trait Backing {
+    /// Writes `bytes` at `offset`.
+    fn store(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()>;
+    /// Makes a range read as zeros.
+    fn zero(&mut self, offset: u64, len: u64) -> io::Result<()>;
+    /// Releases whole pages.
+    fn punch(&mut self, offset: u64, len: u64) -> io::Result<()>;
+    /// `FOPEN_*` flags and backing id of the OPEN reply.
+    fn open_reply(&self) -> (u32, i32);
+    /// The backing store for a state.
+    fn save(&self) -> SavedBacking;
+}
+
+/// A [`Backing`] in a state.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum SavedBacking {
+    Passthrough { memfd: KeptFd, backing_id: i32 },
+    NotifyStore(SavedTruth),
+}
+
+impl SavedBacking {
+    pub(crate) fn descriptor(&self) -> Option<KeptFd> {
+        match self {
+            Self::Passthrough { memfd, .. } => Some(*memfd),
+            Self::NotifyStore(_) => None,
+        }
+    }
+}
+
+/// How mappings are backed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MappingKind {
+    /// The client maps a memfd of ours: a store is a plain copy.
+    Passthrough,
+    /// We push bytes into the page cache of the device file, and keep a copy for when the cache
+    /// drops them.
+    NotifyStore,
+}
+
+impl MappingKind {
+    /// Name of the option on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Passthrough => "passthrough",
+            Self::NotifyStore => "notify-store",
+        }
+    }
+}
+
+/// Which mapping to use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MappingChoice {
+    /// Passthrough if it works, else notify-store with one warning.
+    #[default]
+    Auto,
+    /// Only this kind; fails if it is not available.
+    Only(MappingKind),
+}
+
+impl std::str::FromStr for MappingChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "passthrough" => Ok(Self::Only(MappingKind::Passthrough)),
+            "notify-store" => Ok(Self::Only(MappingKind::NotifyStore)),
+            _ => Err(format!("{text:?} is none of auto, passthrough, notify-store")),
+        }
+    }
+}
+
+/// The range as `usize`, if it lies within the device file.
+fn checked_range(offset: u64, len: u64) -> io::Result<Range<usize>> {
+    let end = offset.checked_add(len).filter(|&end| end <= DEVICE_SIZE);
+    let end = end.ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
+    Ok(offset as usize..end as usize)
+}
+
+/// Our mapping of a file that we share with clients, readable and writable.
+pub(crate) struct SharedMapping {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the mapping belongs to the value alone, and is reached through it only.
+unsafe impl Send for SharedMapping {}
+
+impl SharedMapping {
+    /// Maps the first bytes of a file. An access faults unless the file has that length and is
+    /// sealed against shrinking.
+    pub(crate) fn new(file: impl AsFd, len: usize, flags: MapFlags) -> io::Result<Self> {
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | flags);
+        // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
+        let start = unsafe { mmap(null_mut(), len, protection, flags, file, 0) }?;
+        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self { start, len })
+    }
+
+    /// The first byte, which is at the start of a page.
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+}
+
+impl Drop for SharedMapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, of this length, and no reference to it is left.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
+    }
+}
+
+/// One open's mapping by FUSE passthrough: it is the mapping of a memfd that we write. The memfd is
+/// sparse: only pages with stored data exist.
+pub(crate) struct Passthrough {
+    channel: Arc<Channel>,
+    memfd: File,
+    backing_id: i32,
+    /// Created at the first store: an open that never receives uses no address space.
+    view: Option<SharedMapping>,
+}
+
+impl Passthrough {
+    /// A memfd registered as backing file. Fails without `CAP_SYS_ADMIN` in the first user
+    /// namespace, and before Linux 6.9.
+    pub(crate) fn new(channel: &Arc<Channel>) -> io::Result<Self> {
+        // Writing cannot be sealed: we write, and punch holes.
+        let memfd = File::from(sealed_memfd("binder-buffers", DEVICE_SIZE)?);
+        let backing_id = channel.backing_open(&memfd)?;
+        Ok(Self { channel: Arc::clone(channel), memfd, backing_id, view: None })
+    }
+
+    /// The memfd of a state, which the kernel knows by this id.
+    pub(crate) fn restore(channel: &Arc<Channel>, memfd: OwnedFd, backing_id: i32) -> Self {
+        Self { channel: Arc::clone(channel), memfd: memfd.into(), backing_id, view: None }
+    }
+
+    fn view(&mut self) -> io::Result<*mut u8> {
+        let view = match self.view.take() {
+            Some(view) => view,
+            None => SharedMapping::new(&self.memfd, DEVICE_SIZE as usize, MapFlags::empty())?,
+        };
+        Ok(self.view.insert(view).start().as_ptr())
+    }
+}
+
+impl Backing for Passthrough {
+    fn store(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let range = checked_range(offset, bytes.len() as u64)?;
+        let view = self.view()?;
+        // SAFETY: the range lies in the view. The client may read or write the same memory at the
+        // same time; we form no reference to it and never read it.
+        unsafe {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), view.add(range.start), bytes.len())
+        };
+        Ok(())
+    }
+
+    fn zero(&mut self, offset: u64, len: u64) -> io::Result<()> {
+        let range = checked_range(offset, len)?;
+        let view = self.view()?;
+        // SAFETY: as in `store`.
+        unsafe { std::ptr::write_bytes(view.add(range.start), 0, range.len()) };
+        Ok(())
+    }
+
+    fn punch(&mut self, offset: u64, len: u64) -> io::Result<()> {
+        checked_range(offset, len)?;
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        Ok(fallocate(&self.memfd, flags, offset, len)?)
+    }
+
+    fn open_reply(&self) -> (u32, i32) {
+        // DIRECT_IO: read(2) and write(2) still come to us, and are refused.
+        (FOPEN_PASSTHROUGH | FOPEN_DIRECT_IO, self.backing_id)
+    }
+
+    fn save(&self) -> SavedBacking {
+        let memfd = KeptFd::of(&self.memfd);
+        SavedBacking::Passthrough { memfd, backing_id: self.backing_id }
+    }
+}
+
+impl Drop for Passthrough {
+    fn drop(&mut self) {
+        self.channel.backing_close(self.backing_id);
+    }
+}
 
 /// Maximum number of bytes in one notification: a store of 64 KiB needs one, whatever its offset.
 const MAX_NOTIFICATION: usize = 128 << 10;
@@ -142,7 +344,11 @@ fn each_part(offset: u64, len: usize, mut f: impl FnMut(u64, Range<usize>, Range
     }
 }
 
-/// One open's mapping.
+/// One open's mapping by NOTIFY_STORE: we push bytes into the page cache of the device file.
+///
+/// The page cache may drop pages; the kernel then requests them by READ, which [`Truth`] serves.
+/// Stores are widened to whole pages: a page that was stored whole counts as read, so that a
+/// client's first access to a fresh buffer needs no READ.
 pub(crate) struct NotifyStore {
     channel: Arc<Channel>,
     pages: Arc<PageServer>,
