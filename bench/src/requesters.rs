@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use control::Uid;
 use control::oomd::{Outcome, Why};
-use machine_memory::text::bytes_of;
+use machine_memory::bytes_of;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use crate::child::{Child, unused_uid};

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use machine_memory::text::bytes_of;
+use machine_memory::bytes_of;
 use reclaim::{Options, Progress, Reap, Reaper, Reclaim, Victim};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};

@@ -10,7 +10,7 @@ use control::Server;
 use control::lease;
 use control::listener::{Accepted, Listener};
 use control::peer_socket::{PeerSocket, Received};
-use headroom_linux::pass_rights::{self, PassRights};
+use headroom_linux::descriptors::{PassRights, pass_rights_of, set_pass_rights};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown,
@@ -51,8 +51,8 @@ impl Sockets {
     /// As before Linux 6.16, or as since.
     fn set(&self, rights: PassRights) {
         let root = self.server.listeners().root.expect("others may connect");
-        let _ = pass_rights::set(root, rights);
-        let _ = pass_rights::set(&self.leases, rights);
+        let _ = set_pass_rights(root, rights);
+        let _ = set_pass_rights(&self.leases, rights);
     }
 
     fn serve(&mut self) {
@@ -115,7 +115,7 @@ fn run(sockets: &mut Sockets, input: &[u8]) {
         panic!("the connection is not accepted");
     };
     // Older kernels accept files in any case.
-    let rights = pass_rights::of(&lease);
+    let rights = pass_rights_of(&lease);
     let own = sockopt::socket_peercred(&lease).ok();
     let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).expect("a pipe");
     // Whether the next packet of the lease socket has files, in order.

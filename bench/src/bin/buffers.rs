@@ -18,8 +18,7 @@ use clap::Parser;
 use control::binderd::{Reply, Request};
 use e2e::{Bus, BusError, Mapping};
 use machine_memory::pressure::{Resource, Stall};
-use machine_memory::text::bytes_of;
-use machine_memory::{Meminfo, PressureTrigger};
+use machine_memory::{Meminfo, PressureTrigger, bytes_of};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 const BENCH: &str = "buffers";

@@ -12,7 +12,7 @@ use bench::results::{Key, Measurement, Value};
 use bench::statistics::estimate;
 use clap::Parser;
 use control::Uid;
-use machine_memory::text::bytes_of;
+use machine_memory::bytes_of;
 
 const BENCH: &str = "daemon";
 const SUBJECT: &str = "headroom-oomd";

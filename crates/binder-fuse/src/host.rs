@@ -189,7 +189,7 @@ impl ClientHost {
     ///
     /// # Safety
     ///
-    /// As for [`KeptFd::take`](headroom_linux::kept_fd::KeptFd::take).
+    /// As for [`KeptFd::take`](headroom_linux::descriptors::KeptFd::take).
     pub(crate) unsafe fn restore_opens(
         &mut self,
         saved: Slab<OpenKey, SavedOpen>,

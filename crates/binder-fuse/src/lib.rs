@@ -72,14 +72,14 @@ pub use server::{
 use std::io;
 use std::path::PathBuf;
 
-use headroom_linux::fuse_device;
+use headroom_linux::mountinfo::{FUSE_PATH, fuse_remedy};
 use rustix::io::Errno;
 
 /// An error that prevents the server from serving a device. Clients never see one: they get errnos.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// `/dev/fuse` cannot be opened.
-    #[error("{}: {errno}; {}", fuse_device::PATH, fuse_device::remedy(*errno))]
+    #[error("{}: {errno}; {}", FUSE_PATH, fuse_remedy(*errno))]
     FuseDevice {
         /// Errno of the failed open.
         errno: Errno,

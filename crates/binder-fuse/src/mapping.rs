@@ -12,8 +12,7 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::{Arc, Mutex};
 
 use binder_driver::PageSize;
-use headroom_linux::kept_fd::KeptFd;
-use headroom_linux::sealed_memfd::sealed_memfd;
+use headroom_linux::descriptors::{KeptFd, sealed_memfd};
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use serde::de::Error as _;

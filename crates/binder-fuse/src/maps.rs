@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use headroom_linux::kept_fd::KeptFd;
+use headroom_linux::descriptors::KeptFd;
 use headroom_linux::mountinfo::Device;
 use serde::{Deserialize, Serialize};
 

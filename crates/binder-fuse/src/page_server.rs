@@ -24,8 +24,8 @@ use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use headroom_linux::clock::Timer;
 use headroom_linux::sched::SchedAttr;
-use headroom_linux::timer::Timer;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::process::Pid;
 

@@ -16,7 +16,7 @@ use binder_ring::page::{CallResult, Files, Outcome, Page, Range, STREAM_BYTES, T
 use binder_ring::turn::{Doorbell, Turn, Watch};
 use binder_ring::{DOORBELL_BYTES, RING_BYTES};
 use binder_uapi::BinderWriteRead;
-use headroom_linux::sealed_memfd::sealed_memfd;
+use headroom_linux::descriptors::sealed_memfd;
 use keyed_slab::{Key, Slab, key_types};
 use owners::{Owner, QuotaSize, Uid};
 use rustix::fs::{AtFlags, Mode, OFlags, SealFlags, StatxFlags};

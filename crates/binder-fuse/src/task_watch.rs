@@ -15,9 +15,8 @@ use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 use binder_driver::ProcessId;
-use headroom_linux::descriptors;
-use headroom_linux::kept_fd::KeptFd;
-use headroom_linux::timer::Timer;
+use headroom_linux::clock::Timer;
+use headroom_linux::descriptors::{self, KeptFd};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll};
 use serde::{Deserialize, Serialize};
 

@@ -9,8 +9,7 @@
 //! * [`metrics`]: counters of both in the text format of Prometheus;
 //! * [`server`]: an event-loop friendly server, never blocked by a client;
 //! * [`listener`], [`peer_socket`]: sockets of a server, of which no call blocks;
-//! * [`subscription`]: a client that receives events;
-//! * [`client`]: a blocking client with a time limit.
+//! * [`client`]: a blocking client with a time limit, and one that receives events.
 #![forbid(unsafe_code)]
 
 pub mod binderd;
@@ -21,19 +20,16 @@ pub mod lease;
 pub mod listener;
 pub mod metrics;
 pub mod oomd;
-mod peer;
 pub mod peer_socket;
 pub mod server;
-mod socket_file;
-pub mod subscription;
 
 use std::path::PathBuf;
 
 pub use client::Client;
+pub use listener::check_free;
 pub use owners::Uid;
-pub use peer::Peer;
+pub use peer_socket::Peer;
 pub use server::{Answer, Listeners, Request, RequestId, Server};
-pub use socket_file::check_free;
 
 /// Version of the messages of both control sockets: field `protocol` of the status. It changes when
 /// a message of an earlier release is not understood any more (docs/stability.md).

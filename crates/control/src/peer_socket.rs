@@ -1,4 +1,4 @@
-//! A connection whose receive and close never block.
+//! A connection whose receive and close never block, and the process at its other end.
 //!
 //! A peer can pass files, and decides how long their close blocks: a TCP socket with `SO_LINGER`, a
 //! file of its own FUSE server. Where the kernel refuses them (`SO_PASSRIGHTS`), none can be in the
@@ -9,12 +9,38 @@ use std::io::IoSliceMut;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use client_files::{Charge, ClientFile, Closers};
-use headroom_linux::pass_rights::{self, PassRights};
-use owners::{Owner, Uid};
+use headroom_linux::descriptors::{PassRights, pass_rights_of};
+use owners::{Owner, Uid, reader};
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, ReturnFlags, recvmsg, sockopt};
 
-use crate::Peer;
+/// The process at the other end of a connection, as the kernel knows it (`SO_PEERCRED`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Process id when the peer connected, in this process's pid namespace.
+    pub pid: i32,
+    /// Effective uid when the peer connected.
+    pub uid: Uid,
+    /// Effective gid when the peer connected.
+    pub gid: u32,
+    /// Its connections and requests are charged to this owner.
+    pub owner: Owner,
+}
+
+impl Peer {
+    /// The peer of a connection that was just accepted. `None`: it has exited already.
+    pub fn of(connection: BorrowedFd<'_>) -> Option<Self> {
+        let credentials = sockopt::socket_peercred(connection).ok()?;
+        let (pid, uid) = (credentials.pid.as_raw_nonzero().get(), Uid(credentials.uid.as_raw()));
+        let owner = reader::peer_owner(connection, u32::try_from(pid).ok()?, uid).ok()?;
+        Some(Self { pid, uid, gid: credentials.gid.as_raw(), owner })
+    }
+
+    /// Whether the peer is root, which may do everything.
+    pub fn is_root(&self) -> bool {
+        self.uid == Uid::ROOT
+    }
+}
 
 /// A connection. Neither [`receive`](Self::receive) nor its drop blocks.
 pub struct PeerSocket(Kind);
@@ -41,7 +67,7 @@ pub enum Received {
 impl PeerSocket {
     /// `peer` is `None` if it has exited.
     pub(crate) fn new(fd: OwnedFd, peer: Option<Peer>, closers: &Closers) -> Self {
-        if pass_rights::of(&fd) == PassRights::Refused {
+        if pass_rights_of(&fd) == PassRights::Refused {
             return Self(Kind::WithoutFiles(fd));
         }
         let charge = peer.map_or_else(

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use control::{Answer, Client, ControlError, Listeners, Peer, Request, Server, Uid, oomd};
-use headroom_linux::pass_rights::{self, PassRights};
+use headroom_linux::descriptors::{PassRights, set_pass_rights};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use test_support::lingering::{LingeringSockets, MOST_FILES};
 use test_support::{privileged, spawn_as};
@@ -97,7 +97,7 @@ fn start_with(rights: PassRights) -> Running {
         let Listeners { all, root } = server.listeners();
         for listener in [Some(all), root].into_iter().flatten() {
             // Fails on a kernel that always accepts them.
-            let _ = pass_rights::set(listener, PassRights::Accepted);
+            let _ = set_pass_rights(listener, PassRights::Accepted);
         }
     }
     run_server(dir, server, answer)
@@ -476,7 +476,7 @@ fn files_of_clients_are_refused_and_delay_nobody() {
         rustix::net::SocketType::SEQPACKET,
         None,
     );
-    if pass_rights::set(probe.unwrap(), PassRights::Refused).is_ok() {
+    if set_pass_rights(probe.unwrap(), PassRights::Refused).is_ok() {
         send_files_and_call(PassRights::Refused);
     }
 }

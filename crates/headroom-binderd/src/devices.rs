@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
 use binder_fuse::DeviceOwner;
-use headroom_daemon::user_database;
+use headroom_daemon::permissions;
 use owners::Uid;
 
 /// Parses `USER[:GROUP]`.
@@ -22,7 +22,7 @@ pub fn parse_owner(text: &str) -> anyhow::Result<DeviceOwner> {
 /// The uid of a user, by name or number.
 pub fn parse_user(user: &str) -> anyhow::Result<Uid> {
     ensure!(!user.is_empty(), "no user; give a user name or a uid");
-    match user_database::uid_of(user).context("cannot read the user database")? {
+    match permissions::uid_of(user).context("cannot read the user database")? {
         Some(uid) => Ok(uid),
         None => parse_id(user).map(Uid).context("no such user; create it, or give a uid"),
     }
@@ -31,7 +31,7 @@ pub fn parse_user(user: &str) -> anyhow::Result<Uid> {
 /// The gid of a group, by name or number.
 pub fn parse_group(group: &str) -> anyhow::Result<u32> {
     ensure!(!group.is_empty(), "no group; give a group name or a gid");
-    match user_database::gid_of(group).context("cannot read the group database")? {
+    match permissions::gid_of(group).context("cannot read the group database")? {
         Some(gid) => Ok(gid),
         None => parse_id(group).context("no such group; create it, or give a gid"),
     }

@@ -20,11 +20,10 @@ use anyhow::Context;
 use binder_fuse::{Config, DeviceOwner, Event, MappingChoice, MountNamespace, RingPolicy, Server};
 use clap::Parser;
 use control::binderd::Reply;
-use headroom_daemon::message::plain;
-use headroom_daemon::signals::Signal;
-use headroom_daemon::stderr::prompt_stderr;
+use headroom_daemon::message::{plain, prompt_stderr};
+use headroom_daemon::permissions::parse_mode;
 use headroom_daemon::upgrade::{Completion, UpgradeRequests};
-use headroom_daemon::{ServiceManager, Signals, octal_mode, privileges};
+use headroom_daemon::{ServiceManager, Signal, Signals, privileges};
 use ioctl_trap::{HeldCalls, Listener};
 use owners::Uid;
 use tracing_subscriber::EnvFilter;
@@ -104,7 +103,7 @@ struct Args {
     max: Option<u32>,
     /// Mode of all devices. Default: 0666 for those of --devices, as on Android, and 0600 for those
     /// that are added through binder-control.
-    #[arg(long, value_name = "OCTAL", value_parser = octal_mode::parse)]
+    #[arg(long, value_name = "OCTAL", value_parser = parse_mode)]
     mode: Option<u32>,
     /// Owner of the devices, by name or number. Default: the daemon's user and group.
     #[arg(long, value_name = "USER[:GROUP]", value_parser = devices::parse_owner)]

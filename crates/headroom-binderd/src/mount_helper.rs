@@ -16,7 +16,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
-use headroom_daemon::octal_mode;
+use headroom_daemon::permissions::parse_mode;
 use headroom_linux::{folders, mountinfo};
 use owners::Uid;
 
@@ -156,7 +156,7 @@ impl Request {
                 self.max = Some(number);
             }
             Some(("mode", mode)) => {
-                let mode = octal_mode::parse(mode);
+                let mode = parse_mode(mode);
                 self.permissions.mode = Some(mode.with_context(|| option.to_owned())?);
             }
             Some(("uid", user)) => {

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::Duration;
 
-use headroom_linux::timer::Timer;
+use headroom_linux::clock::Timer;
 use machine_memory::pressure::{Resource, Stall};
 use machine_memory::{Meminfo, PressureTrigger};
 

@@ -12,7 +12,7 @@ use binder_fuse::{Config, Server, ServerState, ServerStateFormat1, VerifiedState
 use control::binderd::Reply;
 use headroom_daemon::upgrade::{self, Completion, StateFile, UpgradeRequest, Upgraded, VERSION};
 use headroom_linux::clock::monotonic_ns;
-use headroom_linux::kept_fd::{KeptFd, check_descriptors};
+use headroom_linux::descriptors::{KeptFd, check_descriptors};
 use serde::{Deserialize, Serialize};
 
 use crate::Listeners;

@@ -1,7 +1,9 @@
-//! Notifications to the service manager (sd_notify(3)): readiness, watchdog, status.
+//! The service manager: notifications to it (sd_notify(3)), of readiness, watchdog and status; and
+//! signals, by which it stops and reloads the daemon.
 
 use std::ffi::OsStr;
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -9,6 +11,9 @@ use std::sync::mpsc::{SyncSender, channel, sync_channel};
 use std::thread;
 use std::time::Duration;
 
+use nix::sys::signal::SigSet;
+pub use nix::sys::signal::Signal;
+use nix::sys::signalfd::{SfdFlags, SignalFd};
 use sd_notify::NotifyState;
 
 /// The service manager that `$NOTIFY_SOCKET` names, if any.
@@ -107,6 +112,31 @@ fn one_line(text: &str) -> String {
     text.replace('\n', " ")
 }
 
+/// Blocked signals, readable for an event loop. Dropping it leaves them blocked.
+pub struct Signals(SignalFd);
+
+impl Signals {
+    /// Blocks the signals in the calling thread and in the threads that it starts. Call it before
+    /// any thread exists, or a thread that does not block them receives them.
+    pub fn block(signals: &[Signal]) -> io::Result<Self> {
+        let set: SigSet = signals.iter().copied().collect();
+        set.thread_block()?;
+        Ok(Self(SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?))
+    }
+
+    /// The next signal that is pending, if any.
+    pub fn next(&self) -> Option<Signal> {
+        let info = self.0.read_signal().ok().flatten()?;
+        Signal::try_from(info.ssi_signo as i32).ok()
+    }
+}
+
+impl AsFd for Signals {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -122,5 +152,19 @@ mod tests {
         let len = manager.recv(&mut message).unwrap();
         assert_eq!(&message[..len], b"READY=1\nSTATUS=x\n");
         assert!(notify_abstract(OsStr::new("headroom-no-such-socket"), &state).is_err());
+    }
+
+    #[test]
+    fn a_blocked_signal_is_read_once() {
+        std::thread::spawn(|| {
+            let signals = Signals::block(&[Signal::SIGUSR1, Signal::SIGUSR2]).unwrap();
+            assert_eq!(signals.next(), None);
+            // SAFETY: a signal to the calling thread, which has it blocked.
+            unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGUSR2) };
+            assert_eq!(signals.next(), Some(Signal::SIGUSR2));
+            assert_eq!(signals.next(), None);
+        })
+        .join()
+        .unwrap();
     }
 }

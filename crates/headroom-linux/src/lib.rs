@@ -1,25 +1,54 @@
 //! Interfaces of Linux that neither `rustix` nor `libc` wraps, or only as plain system calls, and
 //! that more than one crate needs.
 //!
-//! * [`clock`]: clocks in nanoseconds;
-//! * [`descriptors`]: the table of file descriptors of this process;
+//! * [`clock`]: clocks in nanoseconds, and a timer for an epoll set, by `timerfd_create(2)`;
+//! * [`descriptors`]: the table of file descriptors of this process, descriptors that stay open in
+//!   the next executed program, memory that is shared by one, Unix sockets that refuse them;
 //! * [`folders`]: folders with a mode that does not depend on the umask;
-//! * [`kept_fd`]: file descriptors that stay open in the next executed program;
 //! * [`mountinfo`]: parses `/proc/<pid>/mountinfo`;
-//! * [`pass_rights`]: Unix sockets that refuse file descriptors;
 //! * [`pidfd`]: facts about a process that its pidfd shows;
-//! * [`sched`]: scheduling policy and priority of a thread, by `sched_setattr(2)`;
-//! * [`sealed_memfd`]: memory that is shared with another process, whose length is fixed;
-//! * [`timer`]: a timer for an epoll set, by `timerfd_create(2)`.
+//! * [`sched`]: scheduling policy and priority of a thread, by `sched_setattr(2)`.
 
 pub mod clock;
 pub mod descriptors;
-pub mod folders;
-pub mod fuse_device;
-pub mod kept_fd;
 pub mod mountinfo;
-pub mod pass_rights;
 pub mod pidfd;
 pub mod sched;
-pub mod sealed_memfd;
-pub mod timer;
+
+/// Folders with a mode that does not depend on the umask.
+pub mod folders {
+    use std::fs::DirBuilder;
+    use std::io;
+    use std::os::unix::fs::DirBuilderExt;
+    use std::path::Path;
+
+    /// Creates a folder and its missing parents. All users can read them; whatever the umask is,
+    /// only their owner can create or replace files in them.
+    pub fn create_public(folder: &Path) -> io::Result<()> {
+        DirBuilder::new().recursive(true).mode(0o755).create(folder)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use rustix::fs::Mode;
+
+    use super::folders::create_public;
+
+    #[test]
+    fn missing_folders_are_created_without_write_permission_for_others() {
+        let root = tempfile::tempdir().unwrap();
+        let (outer, inner) = (root.path().join("outer"), root.path().join("outer/inner"));
+        let umask = rustix::process::umask(Mode::empty());
+        let created = create_public(&inner);
+        rustix::process::umask(umask);
+        created.unwrap();
+        create_public(&inner).unwrap();
+        for folder in [outer, inner] {
+            let mode = folder.metadata().unwrap().permissions().mode();
+            assert_eq!(mode & 0o022, 0, "{}: {mode:o}", folder.display());
+        }
+    }
+}

@@ -1,8 +1,11 @@
-//! `/proc/<pid>/mountinfo`: the mounts that a process sees, read without touching them.
+//! `/proc/<pid>/mountinfo`: the mounts that a process sees, read without touching them. And the
+//! device that mounts of FUSE need.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
 
 /// One mount. Names are bytes: a user can mount FUSE on a path that is no UTF-8.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,6 +92,20 @@ fn unescape(field: &[u8]) -> PathBuf {
     OsStr::from_bytes(&bytes).into()
 }
 
+/// The device of FUSE.
+pub const FUSE_PATH: &str = "/dev/fuse";
+
+/// What to do if it does not open.
+pub fn fuse_remedy(errno: Errno) -> &'static str {
+    match errno {
+        Errno::ACCESS | Errno::PERM => {
+            "chmod 666 /dev/fuse as root, which is how udev makes it; in a container, allow the \
+             device (c 10:229 rw)"
+        }
+        _ => "modprobe fuse; in a container, let it have the device /dev/fuse",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -138,5 +155,11 @@ nonsense
         assert_eq!(proc.fs_type, "proc");
         let stat = rustix::fs::stat("/proc").unwrap();
         assert!(proc.device.is(stat.st_dev));
+    }
+
+    #[test]
+    fn the_remedy_follows_from_the_errno() {
+        assert!(fuse_remedy(Errno::ACCESS).starts_with("chmod 666"));
+        assert!(fuse_remedy(Errno::NOENT).starts_with("modprobe fuse"));
     }
 }

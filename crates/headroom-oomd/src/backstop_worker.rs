@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use memory_ledger::Uid;
-use memory_ledger::backstop::Backstop;
+use memory_ledger::{Backstop, Uid};
 
 use crate::notifications::hooks::{self, MOST_RUN};
 use crate::notifications::use_ordinary_priority;

@@ -9,8 +9,7 @@ use clap::Parser;
 use control::{BINDERD_SOCKET, OOMD_SOCKET, PINS_FOLDER, STATE_FOLDER, Server, check_free};
 use headroom_daemon::message::plain;
 use headroom_daemon::privileges::{self, PrivilegeError};
-use headroom_daemon::signals::Signal;
-use headroom_daemon::{ServiceManager, Signals, page_out};
+use headroom_daemon::{ServiceManager, Signal, Signals};
 use headroom_oomd::config::enforcement::Enforcement;
 use headroom_oomd::config::{Config, Files, ordinary_users};
 use headroom_oomd::daemon::Daemon;
@@ -127,7 +126,7 @@ impl Arguments {
 }
 
 fn main() -> ExitCode {
-    page_out::set_mmap_threshold();
+    privileges::set_mmap_threshold();
     let arguments = Arguments::parse();
     match run(&arguments) {
         Ok(()) => ExitCode::SUCCESS,
@@ -310,9 +309,9 @@ fn act_on(found: Finding, interval: Duration, when_lost: WhenLost) {
 fn run_self_test(oom: &OomManager) -> Result<(), String> {
     let ready = SelfTest::prepare(oom.accounts().watch());
     // Pages used from here on belong to the kill path and stay resident.
-    page_out::page_out_startup();
+    privileges::page_out_startup();
     let done = ready.and_then(SelfTest::run);
-    page_out::trim_heap();
+    privileges::trim_heap();
     done.map_err(|e| {
         format!("the self-test of the kill path failed: {e}; a real kill may fail too")
     })

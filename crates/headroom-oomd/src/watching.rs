@@ -21,7 +21,7 @@ pub enum Wanted {
 pub fn select(wanted: Wanted, pins: Option<&Path>) -> Result<Chosen, NotifierError> {
     match wanted {
         Wanted::Auto => memory_watch::choose_source(pins),
-        Wanted::Bpf => memory_watch::choice::notifier(pins),
+        Wanted::Bpf => memory_watch::choose_notifier(pins),
         Wanted::Proc => Ok(Chosen {
             watch: Box::new(ProcPoller::new()?),
             degraded: Some(

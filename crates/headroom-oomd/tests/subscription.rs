@@ -4,8 +4,8 @@
 mod support;
 
 use control::Uid;
+use control::client::{Subscription, set_importance};
 use control::oomd::{AccountRef, Event, Importance, Outcome, Reply, Request};
-use control::subscription::{Subscription, set_importance};
 use support::daemon::Daemon;
 use support::hog::Hog;
 use support::{MIB, privileged};

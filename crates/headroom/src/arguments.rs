@@ -560,7 +560,7 @@ pub struct Trace {
 
 /// A mode as `headroom-binderd` takes it, which parses it again.
 fn octal_mode(text: &str) -> anyhow::Result<String> {
-    headroom_daemon::octal_mode::parse(text).map(|_| text.to_owned())
+    headroom_daemon::permissions::parse_mode(text).map(|_| text.to_owned())
 }
 
 #[cfg(test)]

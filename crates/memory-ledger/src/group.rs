@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::account_id::{AccountId, GroupId, Uid};
+use crate::account::{AccountId, GroupId, Uid};
 
 /// Hash of a name: FNV-1a, folded.
 pub(crate) fn hash(name: &str) -> u32 {

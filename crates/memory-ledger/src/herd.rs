@@ -3,8 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::family::Families;
-use crate::process::{KillPreference, Process};
-use crate::score::{grows, rank, score};
+use crate::process::{KillPreference, Process, grows, rank, score};
 
 /// Number of growing processes of one family that make a herd. Two are a program and its helper.
 pub const HERD_MEMBERS: usize = 3;
@@ -221,7 +220,7 @@ fn needed(herd: &Herd, members: &[Process], need_bytes: u64) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::account_id::Uid;
+    use crate::account::Uid;
     use crate::process::ProcessId;
 
     /// Number of members that are killed, out of eight with 60 MiB each.

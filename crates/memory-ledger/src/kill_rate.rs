@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::account_id::AccountId;
+use crate::account::AccountId;
 
 const NS_PER_MS: u64 = 1_000_000;
 
@@ -93,7 +93,7 @@ impl KillRate {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::account_id::Uid;
+    use crate::account::Uid;
 
     const S: u64 = 1_000_000_000;
     const BOB: Sake = Sake::Account(AccountId::User(Uid(1001)));

@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::account::{Account, Phase, Reading, Warned};
-use crate::account_id::{AccountId, Uid};
+use crate::account::{Account, AccountId, Phase, Reading, Uid, Warned};
 use crate::group::Groups;
 use crate::limit::Limit;
 use crate::precedence::{Change, Grace, LimitLayers, Refusal, Requester, Source};

@@ -1,20 +1,16 @@
 //! Memory limits and victim selection: the rules, without any I/O.
 //!
-//! * [`limit`]: a consistent pair of a hard and a soft limit;
-//! * [`count`](mod@count): the kinds of a process's memory that count;
-//! * [`account_id`]: ids of accounts of users, groups and cgroups;
+//! * [`limit`]: a consistent pair of a hard and a soft limit, and the kinds of memory that count;
+//! * [`account`]: the account of a user, a group or a cgroup: its id, limit and reading;
 //! * [`precedence`]: the sources of a limit, and which one is in force;
 //! * [`group`]: users that share one account;
-//! * [`cgroup`]: patterns of control groups that a limit applies to;
-//! * [`cgroup_accounts`]: usage of those, and when to read it again;
-//! * [`account`]: the limit and reading of one account;
-//! * [`process`]: a process in a snapshot;
-//! * [`address_space`]: processes that share their memory;
+//! * [`cgroup`]: patterns of control groups that a limit applies to, usage of those, and when to
+//!   read it again;
+//! * [`process`]: a process in a snapshot, and its badness as one number;
 //! * [`rules`]: kill preferences that an administrator configures;
-//! * [`growth`]: recent growth of processes;
-//! * [`recent_kills`]: newborns that were killed;
-//! * [`score`]: the badness of a process, as one number;
-//! * [`family`], [`herd`]: related processes, and those that grow together;
+//! * [`growth`]: recent growth of processes, and newborns that were killed;
+//! * [`family`], [`herd`]: processes that are related or share their memory, and those that grow
+//!   together;
 //! * [`verdict`]: from a snapshot of all that to a victim and the cause;
 //! * [`machine`]: memory pressure of the whole machine;
 //! * [`measurement`]: actual usage, and how it corrects the sum of processes;
@@ -29,13 +25,8 @@
 #![forbid(unsafe_code)]
 
 pub mod account;
-pub mod account_id;
-pub mod address_space;
-pub mod backstop;
 pub mod bytes;
 pub mod cgroup;
-pub mod cgroup_accounts;
-pub mod count;
 pub mod family;
 pub mod group;
 pub mod growth;
@@ -49,16 +40,11 @@ pub mod machine;
 pub mod measurement;
 pub mod precedence;
 pub mod process;
-pub mod recent_kills;
 pub mod rules;
-pub mod score;
 pub mod verdict;
 
-pub use account::{Account, Phase, Reading};
-pub use account_id::{AccountId, CgroupId, GroupId, Uid, is_ordinary};
-pub use cgroup::{CgroupLimit, CgroupPattern};
-pub use cgroup_accounts::{CgroupAccount, CgroupAccounts};
-pub use count::Count;
+pub use account::{Account, AccountId, CgroupId, GroupId, Phase, Reading, Uid, is_ordinary};
+pub use cgroup::{CgroupAccount, CgroupAccounts, CgroupLimit, CgroupPattern};
 pub use group::{Group, Groups};
 pub use growth::Growth;
 pub use herd::{Bombs, Herd};
@@ -69,7 +55,7 @@ pub use kills_in_flight::{
 };
 pub use lease::{Book, ClientId, Decision, Lease, Standing};
 pub use ledger::Ledger;
-pub use limit::{Limit, LimitError};
+pub use limit::{Backstop, Count, Limit, LimitError};
 pub use machine::{Floors, Level, Machine, MachineReading, Pressure, PressureTrigger, Thresholds};
 pub use measurement::{
     ControllerUse, Demand, Effort, Measurement, Measurements, Need, Order, Sum, SumCorrection,

@@ -1,9 +1,12 @@
-//! A consistent pair of a hard and a soft limit.
+//! A consistent pair of a hard and a soft limit, the kinds of memory that count against it, and
+//! the limits of the kernel's memory controller behind it.
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
+use crate::account::{AccountId, Uid};
 use crate::bytes::Bytes;
-use crate::count::Count;
 
 /// Smallest hard limit, bytes. A login shell alone has more than this; a request for less most
 /// likely lacks a unit (`512` for `512M`).
@@ -150,9 +153,102 @@ impl Limit {
     }
 }
 
+/// Kinds of memory that count against a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Count {
+    /// Anonymous memory: heaps, stacks.
+    pub anon: bool,
+    /// Mapped shared memory and tmpfs files, counted in full for each process that maps them.
+    pub shmem: bool,
+    /// Swapped-out memory.
+    pub swap: bool,
+    /// Mapped file pages, counted in full for each process that maps them.
+    pub file: bool,
+}
+
+impl Count {
+    /// Names of the kinds in the configuration, in the order of the fields.
+    pub const NAMES: [&str; 4] = ["anon", "shmem", "swap", "file"];
+
+    /// The kinds with these names; unknown names are ignored.
+    pub fn of<'n>(names: impl IntoIterator<Item = &'n str>) -> Self {
+        let mut count = Self { anon: false, shmem: false, swap: false, file: false };
+        for name in names {
+            match name {
+                "anon" => count.anon = true,
+                "shmem" => count.shmem = true,
+                "swap" => count.swap = true,
+                "file" => count.file = true,
+                _ => {}
+            }
+        }
+        count
+    }
+
+    /// The names of the kinds that count.
+    pub fn names(self) -> impl Iterator<Item = &'static str> {
+        let counts = [self.anon, self.shmem, self.swap, self.file];
+        Self::NAMES.into_iter().zip(counts).filter(|(_, counts)| *counts).map(|(name, _)| name)
+    }
+
+    /// The names, if they differ from the default; empty otherwise.
+    pub fn unusual_names(self) -> Vec<String> {
+        let unusual = self != Self::default();
+        self.names().filter(|_| unusual).map(str::to_owned).collect()
+    }
+}
+
+impl Default for Count {
+    /// All memory that only a kill frees: without file pages.
+    fn default() -> Self {
+        Self { anon: true, shmem: true, swap: true, file: false }
+    }
+}
+
+impl fmt::Display for Count {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.names().collect::<Vec<_>>().join(", "))
+    }
+}
+
+/// The controller's limit is above the user's by this part of it, so that the daemon acts first.
+const MARGIN_SHARE: u64 = 16;
+/// Page cache and other memory of the kernel that the user may have besides, bytes: the controller
+/// charges them, and a user's limit does not.
+const PAGE_CACHE_BYTES: u64 = 256 << 20;
+
+/// `memory.max` and `memory.swap.max` of a user's slice: for memory that the accounts do not
+/// contain, and for the time without a daemon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Backstop {
+    /// Memory, page cache included, bytes.
+    pub memory_max_bytes: u64,
+    /// Swap, bytes.
+    pub swap_max_bytes: u64,
+}
+
+impl Backstop {
+    /// The backstop of a user's limit.
+    pub fn of(limit: Limit) -> Self {
+        let hard_bytes = limit.hard_bytes();
+        let with_margin = hard_bytes.saturating_add(hard_bytes / MARGIN_SHARE);
+        Self {
+            memory_max_bytes: with_margin.saturating_add(PAGE_CACHE_BYTES),
+            swap_max_bytes: with_margin,
+        }
+    }
+
+    /// The user whose slice has the backstop of an account: groups and cgroups have no slice of a
+    /// user's, and root's slice contains what an administrator needs in a shortage.
+    pub fn user_of(account: AccountId) -> Option<Uid> {
+        account.user().filter(|uid| *uid != Uid::ROOT)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::account::GroupId;
 
     #[test]
     fn the_soft_limit_is_nine_tenths_unless_given() {
@@ -174,5 +270,31 @@ mod tests {
         let too_high = LimitError::WarnNotBelowSoft { warn: 1 << 20, soft: 1 << 20 };
         assert_eq!(equal.warning_at(1 << 20), Err(too_high));
         assert!(equal.warning_at(0).is_err() && equal.warning_at(1 << 19).is_ok());
+    }
+
+    #[test]
+    fn names_list_the_counted_kinds() {
+        assert_eq!(Count::of(["swap", "anon", "shmem"]), Count::default());
+        let all = Count::of(Count::NAMES);
+        assert_eq!((all.to_string().as_str(), all.file), ("anon, shmem, swap, file", true));
+        assert_eq!(Count::of(["file", "cache"]).to_string(), "file");
+        assert_eq!(Count::of(["file"]).unusual_names(), ["file"]);
+        assert!(Count::default().unusual_names().is_empty());
+    }
+
+    #[test]
+    fn a_backstop_is_a_sixteenth_and_the_page_cache_above_the_limit() {
+        let limit = Limit::new(1600 << 20, None).unwrap();
+        let backstop = Backstop::of(limit);
+        assert_eq!(backstop.memory_max_bytes, (1600 + 100 + 256) << 20);
+        assert_eq!(backstop.swap_max_bytes, (1600 + 100) << 20);
+    }
+
+    #[test]
+    fn only_single_users_other_than_root_have_one() {
+        let group = AccountId::Group(GroupId::new(3).unwrap());
+        assert_eq!(Backstop::user_of(AccountId::User(Uid(1000))), Some(Uid(1000)));
+        assert_eq!(Backstop::user_of(AccountId::User(Uid::ROOT)), None);
+        assert_eq!(Backstop::user_of(group), None);
     }
 }

@@ -18,9 +18,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::account_id::AccountId;
-use crate::count::Count;
-use crate::limit::Limit;
+use crate::account::AccountId;
+use crate::limit::{Count, Limit};
 
 /// Maximum age of a correction while the sum is above the soft limit, milliseconds.
 pub const RENEW_MS: u64 = 200;

@@ -8,7 +8,7 @@
 //! A limit that is lowered below the usage takes effect after a *grace*: until then the limit that
 //! was in force before holds.
 
-use crate::account_id::{AccountId, Uid};
+use crate::account::{AccountId, Uid};
 use crate::bytes::Bytes;
 use crate::limit::Limit;
 
@@ -282,7 +282,7 @@ impl Change {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::count::Count;
+    use crate::limit::Count;
 
     const ALICE: AccountId = AccountId::User(Uid(1000));
     const OWN: Requester = Requester::User(Uid(1000));

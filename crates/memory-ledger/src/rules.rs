@@ -9,7 +9,7 @@ use std::fmt;
 
 use regex::{Regex, RegexBuilder};
 
-use crate::account_id::Uid;
+use crate::account::Uid;
 use crate::process::KillPreference;
 
 /// Size limit of a compiled pattern, bytes: one line of a file must not use up the daemon's memory.

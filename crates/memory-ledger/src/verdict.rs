@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::account_id::AccountId;
-use crate::address_space::Sharers;
-use crate::family::Families;
+use crate::account::AccountId;
+use crate::family::{Families, Sharers};
 use crate::herd::{Bombs, Herd, cull, worst_herd};
-use crate::process::{AddressSpaceId, KillPreference, Process, ProcessId};
-use crate::score::{OOM_SCORE_ADJ_NEVER, grows, rank, score};
+use crate::process::{
+    AddressSpaceId, KillPreference, OOM_SCORE_ADJ_NEVER, Process, ProcessId, grows, rank, score,
+};
 
 /// The scope in which a victim is selected, and the purpose of the kill.
 #[derive(Clone, Copy, Debug, Default)]

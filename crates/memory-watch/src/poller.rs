@@ -6,13 +6,12 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use headroom_linux::clock::monotonic_ns;
+use headroom_linux::clock::{Timer, monotonic_ns};
 use headroom_linux::pidfd;
-use headroom_linux::timer::Timer;
 use memory_ledger::{AccountId, ProcessId, Uid};
 use owners::reader::NamespaceReader;
 
-use crate::error::NotifierError;
+use crate::NotifierError;
 use crate::process::Proc;
 use crate::sharers::{Sharers, SpaceSize};
 use crate::watch::{

@@ -14,7 +14,6 @@ use std::time::{Duration, Instant};
 use memory_ledger::ProcessId;
 use owners::{Owner, Quota, Uid, bounds};
 
-use crate::kcmp::{Part, compare};
 use crate::watch::ProcessSample;
 
 /// Time of one comparison after which the thread is abandoned.
@@ -241,6 +240,27 @@ fn first_of_each(
         }
     });
     first.collect()
+}
+
+/// A part of a task, as the kernel numbers it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// `KCMP_VM`: the address space.
+    Memory = 1,
+    /// `KCMP_FILES`: the table of descriptors.
+    Files = 2,
+}
+
+/// The kernel's order of this part of two tasks, by pid or tid; equal if they share it. `None`: it
+/// does not report it.
+pub fn compare(part: Part, a: u32, b: u32) -> Option<Ordering> {
+    // SAFETY: kcmp takes numbers, and no memory of ours.
+    match unsafe { libc::syscall(libc::SYS_kcmp, a, b, part as i32, 0, 0) } {
+        0 => Some(Ordering::Equal),
+        1 => Some(Ordering::Less),
+        2 => Some(Ordering::Greater),
+        _ => None,
+    }
 }
 
 #[cfg(test)]

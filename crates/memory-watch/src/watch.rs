@@ -14,7 +14,7 @@ use std::os::fd::BorrowedFd;
 use memory_ledger::{AccountId, Comm, Count, ProcessId, Uid};
 use owners::Owner;
 
-use crate::error::NotifierError;
+use crate::NotifierError;
 
 /// An account's limits, in pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

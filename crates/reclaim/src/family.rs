@@ -5,8 +5,7 @@ use std::fs;
 
 use rustix::process::Signal;
 
-use crate::identity::{self, Status, status};
-use crate::victim::{Victim, last_errno};
+use crate::victim::{ProcStatus, Victim, last_errno, status};
 
 /// `KCMP_VM` of the kernel: compares two processes' address spaces.
 const KCMP_VM: i32 = 1;
@@ -61,7 +60,7 @@ pub(crate) fn gather(root: Victim, scope: Scope) -> Vec<Relative> {
         let before = found.len();
         for (pid, status) in processes() {
             let known = |pid| found.iter().any(|relative| relative.victim.pid() == pid);
-            let is_related = |status: &Status| match scope {
+            let is_related = |status: &ProcStatus| match scope {
                 Scope::Group => own.group != 0 && status.group == own.group,
                 _ => known(status.parent),
             };
@@ -70,7 +69,7 @@ pub(crate) fn gather(root: Victim, scope: Scope) -> Vec<Relative> {
             }
             let Ok(victim) = Victim::open(pid) else { continue };
             // The pid may have been reused since the scan.
-            let now = identity::status(pid).filter(|_| victim.has_its_pid());
+            let now = self::status(pid).filter(|_| victim.has_its_pid());
             if let Some(now) = now.filter(is_related) {
                 found.push(Relative::hold(victim, now.state));
             }
@@ -105,7 +104,7 @@ fn find_sharer_of(pid: u32) -> Option<u32> {
     others.find(|(other, status)| status.state != b'Z' && same(*other)).map(|(other, _)| other)
 }
 
-fn processes() -> impl Iterator<Item = (u32, Status)> {
+fn processes() -> impl Iterator<Item = (u32, ProcStatus)> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     pids.filter_map(|pid| Some((pid, status(pid)?)))

@@ -3,9 +3,9 @@
 use std::fmt;
 use std::fs;
 
-use machine_memory::text::bytes_of;
+use machine_memory::bytes_of;
 
-use crate::identity::read_proc;
+use crate::victim::read_proc;
 
 /// Size of the buffer for `/proc/<pid>/status`: 1.5 KiB, and longer only with hundreds of groups;
 /// their line comes before those that are read here.

@@ -1,13 +1,12 @@
 //! Kills processes and reclaims their memory.
 //!
-//! * [`victim`]: a process pinned by its [`identity`], and the signal;
-//! * [`mrelease`]: one `process_mrelease` call and what its errors mean;
+//! * [`victim`]: a process pinned by its identity, and the signal;
 //! * [`boost`]: a higher priority for a victim that has not exited after that, and removal from a
 //!   freezer;
-//! * [`reaper`]: threads for both;
+//! * [`reaper`]: one `process_mrelease` call and what its errors mean, and threads for both;
 //! * [`reclaim`]: from the signal until the memory is back, in steps, for an event loop;
-//! * [`kill`]: all of that in one call, for a process, its group or its [`family`]; [`end`]: the
-//!   result; [`holdings`]: a process's memory, and the part that is not freed;
+//! * [`kill`]: all of that in one call, for a process, its group or its [`family`], and the result;
+//! * [`holdings`]: a process's memory, and the part that is not freed;
 //! * [`exiting`](mod@exiting): whether a victim runs, sleeps, or is held at its exit.
 //!
 //! ```no_run
@@ -26,26 +25,19 @@
 //! including those of steps that are not worth taking.
 
 pub mod boost;
-mod cgroup;
-pub mod end;
 pub mod exiting;
 pub mod family;
 pub mod holdings;
-pub mod identity;
 pub mod kill;
-pub mod mrelease;
 pub mod reaper;
 pub mod reclaim;
 pub mod victim;
 
 pub use boost::Boost;
-pub use end::{End, Memory, ReapError, VictimReport};
 pub use exiting::{Exiting, exiting, holder_of};
 pub use family::Scope;
 pub use holdings::Holdings;
-pub use identity::Identity;
-pub use kill::{Options, Reap, Status};
-pub use mrelease::{Mrelease, mrelease};
-pub use reaper::{Done, Reaper};
+pub use kill::{End, Memory, Options, Reap, ReapError, Status, VictimReport};
+pub use reaper::{Done, Mrelease, Reaper, mrelease};
 pub use reclaim::{Progress, Reclaim};
-pub use victim::{KillError, OpenError, Victim};
+pub use victim::{Identity, KillError, OpenError, Victim};

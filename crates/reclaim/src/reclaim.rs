@@ -3,8 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 
 use crate::boost::Boost;
-use crate::mrelease::Mrelease;
-use crate::reaper::{self, Done, Reaper};
+use crate::reaper::{self, Done, Mrelease, Reaper};
 use crate::victim::Victim;
 
 /// Progress of a victim's exit.

@@ -11,7 +11,7 @@ use harness::MIB;
 use harness::daemon::Daemon;
 use harness::outcome::Check;
 use harness::users::Uid;
-use headroom_linux::pass_rights::PassRights;
+use headroom_linux::descriptors::PassRights;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv,
     send, socket_with, sockopt,

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
-use headroom_linux::pass_rights::{self, PassRights};
+use headroom_linux::descriptors::{PassRights, set_pass_rights};
 use owners::Uid;
 use rustix::process::{
     Pid, PidfdFlags, PidfdGetfdFlags, Signal, kill_process, pidfd_getfd, pidfd_open,
@@ -48,7 +48,7 @@ pub fn accept_files(daemon: u32) -> anyhow::Result<()> {
         let Ok(fd) = pidfd_getfd(&pidfd, number, PidfdGetfdFlags::empty()) else { continue };
         if rustix::net::sockopt::socket_acceptconn(&fd) == Ok(true) {
             // Fails on a kernel where they accept files in any case.
-            let _ = pass_rights::set(&fd, PassRights::Accepted);
+            let _ = set_pass_rights(&fd, PassRights::Accepted);
             sockets += 1;
         }
     }

@@ -27,7 +27,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 
 use binder_driver::{Errno, FileToken};
-use headroom_linux::kept_fd::KeptFd;
+use headroom_linux::descriptors::KeptFd;
 use headroom_linux::mountinfo::Device;
 use keyed_slab::{Key, Slab, key_types};
 use owners::{Exhausted, Owner};

@@ -22,8 +22,8 @@ use std::time::Duration;
 
 use binder_driver::Errno;
 use binder_uapi::{BinderWriteRead, Command, CommandReader};
+use headroom_linux::clock::Timer;
 use headroom_linux::sched::leave_realtime;
-use headroom_linux::timer::Timer;
 use owners::{Owner, Rate};
 
 use super::request_queue::{Due, RequestQueue, Requester, Slice, Stage};

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use binder_driver::{Caller, Errno, Freeze, FreezeId};
 use binder_uapi::BinderFreezeInfo;
-use headroom_linux::timer::Timer;
+use headroom_linux::clock::Timer;
 use owners::Uid;
 use serde::{Deserialize, Serialize};
 

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use binder_driver::{AwaitsTick, HeldReads};
-use headroom_linux::timer::Timer;
+use headroom_linux::clock::Timer;
 
 use super::Server;
 

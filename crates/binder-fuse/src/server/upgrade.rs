@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use binder_driver::state::{SavedDriver, SavedState, StateError};
 use binder_driver::{Driver, ProcessId};
-use headroom_linux::kept_fd::{KeptFd, check_descriptors};
+use headroom_linux::descriptors::{KeptFd, check_descriptors};
 use keyed_slab::Slab;
 use owners::Owner;
 use serde::{Deserialize, Serialize};

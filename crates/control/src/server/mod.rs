@@ -12,9 +12,8 @@
 //! * an iteration of the event loop by the number of requests and new connections in it.
 
 mod budget;
-mod connection;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -23,14 +22,15 @@ use client_files::Closers;
 use owners::{Exhausted, Owner, Quota, QuotaSize};
 use rustix::event::epoll;
 use rustix::io::Errno;
+use rustix::net::{SendFlags, send};
 use serde::{Serialize, de::DeserializeOwned};
 
+use crate::frame::{self, Decoder};
 use crate::listener::{Accepted, Listener};
-use crate::peer_socket::PeerSocket;
-use crate::{ControlError, Peer, frame};
+use crate::peer_socket::{PeerSocket, Received};
+use crate::{ControlError, Peer};
 pub use budget::CpuTime;
 use budget::{Budget, Turn};
-use connection::{Connection, Received, Stage};
 
 /// Maximum of concurrent clients.
 const CONNECTIONS: QuotaSize = owners::bounds::CONTROL_CONNECTIONS.slots();
@@ -395,13 +395,13 @@ impl Server {
             return self.watch(number);
         }
         let body = match connection.receive() {
-            Received::Request(body) => body,
-            Received::Part => {
+            Incoming::Request(body) => body,
+            Incoming::Part => {
                 self.enqueue(number);
                 return Ok(());
             }
-            Received::Nothing => return self.watch(number),
-            Received::Closed => return Err(()),
+            Incoming::Nothing => return self.watch(number),
+            Incoming::Closed => return Err(()),
         };
         let request = Request { id: RequestId(number), peer: connection.peer, body };
         let reply = match answer(request) {
@@ -509,15 +509,94 @@ fn refusal(what: &str, owner: Owner, exhausted: Exhausted) -> Refusal {
     Refusal::Error { message }
 }
 
+/// Maximum length of a request, bytes.
+const MAX_REQUEST: usize = 64 * 1024;
+
+/// State of a connection: what it waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// A packet; epoll watches for it.
+    Reading,
+    /// To be scheduled: a packet may be there. epoll watches for nothing, so a client that must
+    /// wait does not wake the event loop.
+    Queued,
+    /// A reply that is not known yet; epoll watches for nothing.
+    Answering,
+    /// Space in its socket; epoll watches for it.
+    Writing,
+}
+
+/// Result of reading a packet.
+enum Incoming<Q> {
+    /// A complete request, or the reason why it is invalid.
+    Request(Result<Q, String>),
+    /// A part of a request.
+    Part,
+    /// No packet is available.
+    Nothing,
+    /// The client has closed the connection, or has sent files.
+    Closed,
+}
+
+/// A client's connection.
+struct Connection {
+    socket: PeerSocket,
+    peer: Peer,
+    stage: Stage,
+    decoder: Decoder,
+    /// Packets that the client has not received yet. While it is not empty, the client's next
+    /// request is not read, so a client that does not read costs at most one reply.
+    outbox: VecDeque<Vec<u8>>,
+    /// Whether the client receives published messages.
+    subscribed: bool,
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
 impl Connection {
+    fn new(socket: PeerSocket, peer: Peer) -> Self {
+        let (decoder, outbox) = (Decoder::default(), VecDeque::new());
+        Self { socket, peer, stage: Stage::Reading, decoder, outbox, subscribed: false }
+    }
+
     /// Sends the reason of the refusal, as far as it fits into the socket.
     fn refuse(socket: &PeerSocket, refusal: &Refusal) {
-        let flags = rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL;
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         for packet in frame::encode(refusal).unwrap_or_default() {
-            let sent: Result<usize, Errno> = rustix::net::send(socket, &packet, flags);
-            if sent.is_err() {
+            if send(socket, &packet, flags).is_err() {
                 return;
             }
         }
+    }
+
+    /// Receives one packet.
+    fn receive<Q: DeserializeOwned>(&mut self) -> Incoming<Q> {
+        let mut packet = vec![0; frame::MAX_PACKET];
+        let len = match self.socket.receive(&mut packet) {
+            Received::Packet(len) => len,
+            Received::Nothing => return Incoming::Nothing,
+            Received::Files | Received::Closed => return Incoming::Closed,
+        };
+        match self.decoder.push(&packet[..len], MAX_REQUEST) {
+            Ok(None) => Incoming::Part,
+            Ok(Some(request)) => Incoming::Request(Ok(request)),
+            Err(error) => Incoming::Request(Err(error.to_string())),
+        }
+    }
+
+    /// Sends as many packets as the socket has space for.
+    fn flush(&mut self) -> Result<(), ()> {
+        while let Some(packet) = self.outbox.front() {
+            match send(&self.socket, packet, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+                Ok(_) => drop(self.outbox.pop_front()),
+                Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS) => break,
+                Err(_) => return Err(()),
+            }
+        }
+        Ok(())
     }
 }

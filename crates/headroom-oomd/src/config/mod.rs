@@ -590,7 +590,7 @@ mod tests {
         let text = "# all of it\n[[limit]]\nuser = \"daemon\"\nhard = \"25%\"\n\
                     [[limit]]\nuser = 62001\nhard = \"512M\"\nsoft = \"50%\"\n\
                     [[limit]]\nuser = \"62002\"\nhard = 0x1000_0000\nsoft = \"100M\"\n";
-        let daemon = headroom_daemon::user_database::uid_of("daemon").unwrap().unwrap();
+        let daemon = headroom_daemon::permissions::uid_of("daemon").unwrap().unwrap();
         let expected = vec![
             (AccountId::User(daemon), Limit::new(4 << 30, None).unwrap()),
             (user(62001), Limit::new(512 << 20, Some(256 << 20)).unwrap()),

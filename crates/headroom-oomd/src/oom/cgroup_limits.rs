@@ -9,8 +9,7 @@ use std::ops::RangeInclusive;
 
 use control::oomd::{LimitLevel, Trigger};
 use headroom_linux::clock::monotonic_ns;
-use memory_ledger::cgroup::owner_of;
-use memory_ledger::cgroup_accounts::{CgroupAccount, Found, Look};
+use memory_ledger::cgroup::{CgroupAccount, Found, Look, owner_of};
 use memory_ledger::{
     AccountId, CgroupAccounts, CgroupId, CgroupLimit, Choice, Count, NoVictim, Phase, Reading,
     Scope, Uid,

@@ -8,8 +8,7 @@ use control::oomd::{
 };
 use headroom_linux::clock::monotonic_ns;
 use memory_ledger::bytes::Bytes;
-use memory_ledger::cgroup::owner_of;
-use memory_ledger::cgroup_accounts::CgroupAccount;
+use memory_ledger::cgroup::{CgroupAccount, owner_of};
 use memory_ledger::{
     Account, AccountId, CgroupId, Limit, NoVictim, Phase, Process, Requester, Source, Uid,
 };

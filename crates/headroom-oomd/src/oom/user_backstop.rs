@@ -2,8 +2,7 @@
 
 use std::io;
 
-use memory_ledger::backstop::{self, Backstop};
-use memory_ledger::{AccountId, Limit};
+use memory_ledger::{AccountId, Backstop, Limit};
 
 use super::accounts::Accounts;
 use crate::backstop_worker::{BackstopWorker, SYSTEMCTL};
@@ -41,7 +40,7 @@ impl UserBackstop {
     /// Follows a change of a limit; `None`: it has ended. An exempt user has no backstop.
     pub(super) fn follow(&self, account: AccountId, limit: Option<Limit>) {
         let limit = limit.filter(|limit| !limit.is_none());
-        if let (Some(worker), Some(uid)) = (&self.worker, backstop::user_of(account)) {
+        if let (Some(worker), Some(uid)) = (&self.worker, Backstop::user_of(account)) {
             worker.set(uid, limit.map(Backstop::of));
         }
     }

@@ -8,8 +8,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use control::client::Subscription;
 use control::oomd::{Event, LimitLevel, Outcome, Why};
-use control::subscription::Subscription;
 
 use crate::arguments::Globals;
 use crate::helpers::output::{self, printable};

@@ -6,8 +6,8 @@ use std::fmt::Write;
 use std::ops::ControlFlow;
 
 use anyhow::{Context, anyhow};
+use control::client::Subscription;
 use control::oomd::{AccountRef, Event, Explanation, Outcome, Reply, Request, Why};
-use control::subscription::Subscription;
 
 use crate::arguments::Globals;
 use crate::helpers::client::{self, call_oomd, unexpected};

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use anyhow::anyhow;
 use control::Uid;
 use control::oomd::{AccountRef, Reply, Request, UserLimit};
-use headroom_daemon::user_database;
+use headroom_daemon::permissions;
 
 use super::client::{call_oomd, unexpected};
 use super::output::printable;
@@ -107,7 +107,7 @@ impl FromStr for User {
                 _ => Err(format!("uid {text} is too large: at most {}", u32::MAX - 1)),
             };
         }
-        match user_database::uid_of(text) {
+        match permissions::uid_of(text) {
             Ok(Some(uid)) => Ok(Self::Uid(uid)),
             Ok(None) => Err(format!("there is no user '{text}'; a uid works without an account")),
             Err(error) => Err(format!("cannot look up user '{text}': {error}")),
@@ -132,7 +132,7 @@ pub fn name(uid: Uid) -> String {
 }
 
 fn look_up_name(uid: Uid) -> String {
-    match user_database::name_of(uid) {
+    match permissions::name_of(uid) {
         Ok(Some(name)) => printable(&name),
         _ => uid.to_string(),
     }

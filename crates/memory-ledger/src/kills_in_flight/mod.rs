@@ -17,8 +17,7 @@
 //!   awaits until no kill blocks the account;
 //! * every kill settles, at the latest when its grace period is over.
 
-use crate::account::Reading;
-use crate::account_id::AccountId;
+use crate::account::{AccountId, Reading};
 use crate::process::{Process, ProcessId};
 
 /// Milliseconds that a victim may take before it counts as stuck, in addition to the time for its

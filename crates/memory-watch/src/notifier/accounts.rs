@@ -10,7 +10,7 @@ use libbpf_rs::{Map, MapCore, MapFlags};
 use zerocopy::FromBytes;
 
 use super::wire::{Account, Slot};
-use crate::error::NotifierError;
+use crate::NotifierError;
 use crate::watch::Reconciled;
 
 /// An account of an address space without users is dropped after this long without a change. One

@@ -1,5 +1,7 @@
-//! Opens and loads the BPF objects, without attaching them.
+//! Opens and loads the BPF objects, without attaching them: the sizes of the tables, and what the
+//! kernel counts of the program's runs.
 
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Mutex, Once};
 
@@ -7,11 +9,9 @@ use libbpf_rs::{MapCore, MapFlags, Object, ObjectBuilder, OpenObject, PrintLevel
 use machine_memory::ReadError;
 use zerocopy::FromBytes;
 
-use super::capacity::Capacity;
-use super::pins;
-use super::pins::Pins;
+use super::pins::{self, Pins};
 use super::wire::{CHUNK_SLOTS, CpuLayout, MAX_CPUS};
-use crate::error::NotifierError;
+use crate::NotifierError;
 
 /// libelf requires an object that it reads in place to be aligned.
 #[repr(C, align(16))]
@@ -185,6 +185,101 @@ fn explain(doing: &str, error: libbpf_rs::Error) -> NotifierError {
     } else {
         NotifierError::bpf(format!("{doing} ({warnings})"), error)
     }
+}
+
+/// Maximum number of limited users, members of groups included. The table of uids takes 16 bytes
+/// for each, used or not.
+const MAX_USERS: u32 = 65_536;
+
+/// The number of entries of the tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capacity {
+    /// Address spaces of limited users.
+    pub address_spaces: u32,
+    /// Users with a limit, members of groups included; a multiple of the slots in a chunk.
+    pub users: u32,
+}
+
+impl Capacity {
+    /// Sufficient for this many processes, each of which may be of another user.
+    pub fn for_processes(processes: u32) -> Self {
+        let users = processes.min(MAX_USERS).next_multiple_of(CHUNK_SLOTS);
+        Self { address_spaces: processes, users }
+    }
+
+    /// The capacity of this machine: there is no address space without a task, except for those
+    /// that are being freed.
+    pub fn of_machine() -> Result<Self, NotifierError> {
+        let kernel = Path::new("/proc/sys/kernel");
+        let tasks =
+            read_number(&kernel.join("threads-max"))?.min(read_number(&kernel.join("pid_max"))?);
+        Ok(Self::for_processes(tasks))
+    }
+}
+
+fn read_number(path: &Path) -> Result<u32, NotifierError> {
+    let text = std::fs::read_to_string(path).map_err(|e| ReadError::io(path, e))?;
+    text.trim_end()
+        .parse()
+        .map_err(|_| NotifierError::Unsupported(format!("{}: no number", path.display())))
+}
+
+/// Counters of the program on `rss_stat` since it was loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RunStats {
+    /// Id of the program, as shown by `bpftool prog`.
+    pub program_id: u32,
+    /// Events handled; counted while a [`CountRuns`] exists.
+    pub runs: u64,
+    /// Time spent on them, nanoseconds, including its measurement (some 40 ns per run); counted
+    /// while a [`CountRuns`] exists.
+    pub run_time_ns: u64,
+    /// Events that arrived while the program was already running on the same CPU and were lost;
+    /// always counted. The next event or scan corrects the accounts.
+    pub recursion_misses: u64,
+}
+
+/// While a value exists, the kernel counts and times the runs of all BPF programs on this machine.
+pub struct CountRuns {
+    _fd: OwnedFd,
+}
+
+impl CountRuns {
+    /// Starts counting.
+    pub fn start() -> Result<Self, NotifierError> {
+        // SAFETY: takes a constant, returns a descriptor or -1.
+        let fd = unsafe { libbpf_sys::bpf_enable_stats(libbpf_sys::BPF_STATS_RUN_TIME) };
+        if fd < 0 {
+            let error = std::io::Error::last_os_error();
+            return Err(NotifierError::os("count the runs of BPF programs", error));
+        }
+        // SAFETY: a fresh descriptor with no other owner.
+        Ok(Self { _fd: unsafe { OwnedFd::from_raw_fd(fd) } })
+    }
+}
+
+pub fn run_stats(object: &Object) -> Result<RunStats, NotifierError> {
+    let program = object
+        .progs_mut()
+        .find(|program| program.name() == "on_rss_stat")
+        .ok_or_else(|| NotifierError::Unsupported("on_rss_stat is missing".into()))?;
+    let mut info = libbpf_sys::bpf_prog_info::default();
+    let mut len = size_of_val(&info) as u32;
+    // SAFETY: `info` is writable for `len` bytes; all its pointers are null, so nothing else is
+    // written.
+    let failed = unsafe {
+        libbpf_sys::bpf_prog_get_info_by_fd(program.as_fd().as_raw_fd(), &mut info, &mut len)
+    };
+    if failed != 0 {
+        let error = std::io::Error::last_os_error();
+        return Err(NotifierError::os("read the counters of on_rss_stat", error));
+    }
+    Ok(RunStats {
+        program_id: info.id,
+        runs: info.run_cnt,
+        run_time_ns: info.run_time_ns,
+        recursion_misses: info.recursion_misses,
+    })
 }
 
 #[cfg(test)]

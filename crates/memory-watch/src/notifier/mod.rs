@@ -4,16 +4,12 @@
 //! limits.
 
 mod accounts;
-mod capacity;
 mod load;
 mod pins;
-mod run_stats;
 #[cfg(test)]
 mod scale_test;
 mod scan;
-mod shared_map;
 mod slots;
-mod takeover;
 mod users;
 mod wire;
 
@@ -32,15 +28,14 @@ use memory_ledger::{AccountId, Count, ProcessId};
 use zerocopy::FromBytes;
 
 use self::accounts::Strays;
-use self::capacity::Capacity;
+use self::load::Capacity;
+pub use self::load::{CountRuns, RunStats};
 use self::pins::Pins;
 pub use self::pins::{enforces as enforces_without_daemon, remove_left as remove_left_pins};
-pub use self::run_stats::{CountRuns, RunStats};
-use self::shared_map::SharedMap;
-use self::slots::Slots;
+use self::slots::{SharedMap, Slots};
 use self::wire::{Account, Scan, Slot, UidFilter, WireEvent};
 pub use self::wire::{account_of_key, key_of_account};
-use crate::error::NotifierError;
+use crate::NotifierError;
 use crate::watch::{
     Backend, Charge, Charged, Correction, Event, Inherited, Precision, ProcessSample, Reconciled,
     SlotLimit, SpaceState, UnarmedKills, UnlistedSpace, Usage, Watch,
@@ -173,7 +168,7 @@ impl Notifier {
 
     /// Run-time costs of the program.
     pub fn run_stats(&self) -> Result<RunStats, NotifierError> {
-        run_stats::read(&self.object)
+        load::run_stats(&self.object)
     }
 
     /// With a wrong layout of the kernel's structs the programs would kill the wrong processes, so

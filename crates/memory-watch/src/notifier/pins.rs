@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, flock, statfs};
 use rustix::io::Errno;
 
-use crate::error::NotifierError;
+use crate::NotifierError;
 
 /// The maps that make up the accounts.
 pub const MAPS: [&str; 6] = ["accounts", "slot_of_uid", "slots", "limited_uids", "scans", "events"];

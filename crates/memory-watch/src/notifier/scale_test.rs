@@ -10,7 +10,7 @@ use memory_ledger::Uid;
 use test_support::helper::Helper;
 use zerocopy::IntoBytes;
 
-use super::capacity::Capacity;
+use super::load::Capacity;
 use super::wire::Account;
 use super::{Notifier, accounts, map};
 use crate::watch::{SlotLimit, Watch};

@@ -8,7 +8,7 @@ use libbpf_rs::{Iter, Map, Object};
 use zerocopy::FromBytes;
 
 use super::wire::WireSample;
-use crate::error::NotifierError;
+use crate::NotifierError;
 use crate::watch::ProcessSample;
 
 /// What an iterator runs over.

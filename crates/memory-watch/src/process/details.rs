@@ -1,10 +1,10 @@
-//! What tells a process from others with its name.
+//! What tells a process from others with its name: `cmdline`, `cgroup`, `cwd` of `/proc/<pid>`.
 
 use headroom_linux::pidfd;
-
-use super::Proc;
 use machine_memory::ReadError;
 use memory_ledger::{Comm, ProcessId};
+
+use super::Proc;
 
 /// Bytes of each text.
 const MOST_BYTES: usize = 256;
@@ -74,8 +74,71 @@ fn shortened(text: String) -> String {
     format!("{}…", &text[..end])
 }
 
+impl Proc {
+    /// The command line, its arguments joined by blanks and control characters shown as `?`; empty
+    /// for a kernel thread. A process can write any text there: for display, not for decisions
+    /// alone.
+    pub fn cmdline(&mut self, pid: u32) -> Result<String, ReadError> {
+        let content = self.read(pid, "cmdline")?;
+        let end = content.bytes.iter().rposition(|&b| b != 0).map_or(0, |last| last + 1);
+        let text = String::from_utf8_lossy(&content.bytes[..end]);
+        Ok(text
+            .chars()
+            .map(|c| match c {
+                '\0' => ' ',
+                c if c.is_control() => '?',
+                c => c,
+            })
+            .collect())
+    }
+}
+
+/// The cgroups of a process, as paths from the root of their hierarchy.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CgroupPaths {
+    /// In the v2 hierarchy.
+    pub unified: Option<String>,
+    /// In the v1 memory hierarchy.
+    pub v1_memory: Option<String>,
+    /// In the v1 freezer hierarchy.
+    pub v1_freezer: Option<String>,
+    /// In the v1 cpu hierarchy.
+    pub v1_cpu: Option<String>,
+}
+
+impl Proc {
+    /// Reads `/proc/<pid>/cgroup`.
+    pub fn cgroup(&mut self, pid: u32) -> Result<CgroupPaths, ReadError> {
+        let content = self.read(pid, "cgroup")?;
+        let text = String::from_utf8_lossy(content.bytes);
+        let mut paths = CgroupPaths::default();
+        for line in text.lines() {
+            let mut parts = line.splitn(3, ':');
+            let (Some(id), Some(controllers), Some(path)) =
+                (parts.next(), parts.next(), parts.next())
+            else {
+                return Err(content.malformed("a line as id:controllers:path"));
+            };
+            if id == "0" && controllers.is_empty() {
+                paths.unified = Some(path.to_owned());
+            }
+            for controller in controllers.split(',') {
+                let place = match controller {
+                    "memory" => &mut paths.v1_memory,
+                    "freezer" => &mut paths.v1_freezer,
+                    "cpu" => &mut paths.v1_cpu,
+                    _ => continue,
+                };
+                *place = Some(path.to_owned());
+            }
+        }
+        Ok(paths)
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use super::super::tests::fake;
     use super::*;
 
     #[test]
@@ -97,5 +160,34 @@ mod tests {
         let text = shortened("ä\n".repeat(200));
         assert!(text.len() <= MOST_BYTES && text.starts_with("ä?ä?") && text.ends_with('…'));
         assert_eq!(shortened("short".to_owned()), "short");
+    }
+
+    #[test]
+    fn arguments_are_joined_and_control_characters_hidden() {
+        let (_dir, mut proc) = fake(3, "cmdline", b"sleep\0\x1b[31m\0\0");
+        assert_eq!(proc.cmdline(3).unwrap(), "sleep ?[31m");
+    }
+
+    #[test]
+    fn a_kernel_thread_has_none() {
+        let (_dir, mut proc) = fake(3, "cmdline", b"");
+        assert_eq!(proc.cmdline(3).unwrap(), "");
+    }
+
+    #[test]
+    fn finds_both_versions_and_keeps_colons_in_paths() {
+        let (_dir, mut proc) =
+            fake(3, "cgroup", b"4:cpu,cpuacct:/a\n3:memory:/b:c\n0::/user.slice/x\n");
+        let paths = proc.cgroup(3).unwrap();
+        assert_eq!(paths.unified.as_deref(), Some("/user.slice/x"));
+        assert_eq!(paths.v1_memory.as_deref(), Some("/b:c"));
+        assert_eq!(paths.v1_cpu.as_deref(), Some("/a"));
+        assert_eq!(paths.v1_freezer, None);
+    }
+
+    #[test]
+    fn a_line_without_colons_is_an_error() {
+        let (_dir, mut proc) = fake(3, "cgroup", b"nonsense\n");
+        assert!(proc.cgroup(3).unwrap_err().to_string().contains("id:controllers:path"));
     }
 }

@@ -7,18 +7,19 @@
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use headroom_linux::mountinfo::{self, Device};
+use headroom_linux::pidfd;
+use machine_memory::ReadError;
 use memory_ledger::Uid;
 use rustix::fs::{AtFlags, CWD, FileType, MemfdFlags, StatxFlags};
 
 use super::Proc;
 use super::maps::NO_DEVICE;
-use super::secret_memory::{self, SECRET_MEMORY_MAGIC};
-use crate::kcmp::{Part, compare};
-use machine_memory::ReadError;
+use crate::sharers::{Part, compare};
 
 /// Identifies a file independently of its names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -169,7 +170,7 @@ impl Proc {
                     let name = entry.file_name();
                     let number = name.to_str().and_then(|number| number.parse().ok());
                     files.extend(mounts.place(file, &entry.path(), |file| {
-                        number.and_then(|fd| secret_memory::bytes_of(pid, tid, fd, file.id))
+                        number.and_then(|fd| secret_bytes_of(pid, tid, fd, file.id))
                     }));
                 }
             }
@@ -308,9 +309,60 @@ fn file_behind(link: &Path, hold: Hold) -> Option<(HeldFile, u64)> {
     may_be_in_memory.then_some((file, stat.stx_size))
 }
 
+/// `f_type` of secret memory (`linux/magic.h`).
+const SECRET_MEMORY_MAGIC: rustix::fs::FsWord = 0x5345_434d;
+
+/// `cachestat(2)` (Linux 6.5), the same number on all architectures.
+const SYS_CACHESTAT: libc::c_long = 451;
+
+/// `struct cachestat_range`: all of the file.
+#[repr(C)]
+#[derive(Default)]
+struct CacheStatRange {
+    offset: u64,
+    len: u64,
+}
+
+/// `struct cachestat`, pages.
+#[repr(C)]
+#[derive(Default)]
+struct CacheStat {
+    cached: u64,
+    dirty: u64,
+    written_back: u64,
+    evicted: u64,
+    recently_evicted: u64,
+}
+
+/// The secret memory (`memfd_secret`) of the file `id` behind descriptor `fd` of a thread, bytes,
+/// mapped or not: no statistic of the process and no attribute of the file shows it. `None`:
+/// the thread has another file there by now, or the kernel does not tell (Linux 6.5; for a table
+/// of descriptors that the main thread does not have, 6.9).
+///
+/// Takes the file for a moment: the close may wait for the file's server if the thread has replaced
+/// it.
+fn secret_bytes_of(pid: u32, tid: u32, fd: i32, id: FileId) -> Option<u64> {
+    let task = if tid == pid { pidfd::open(pid) } else { pidfd::open_thread(tid) }.ok()?;
+    // SAFETY: takes numbers; the result is a new descriptor without another owner, or -1.
+    let file = unsafe {
+        match libc::syscall(libc::SYS_pidfd_getfd, task.as_raw_fd(), fd, 0) {
+            -1 => return None,
+            fd => OwnedFd::from_raw_fd(fd as i32),
+        }
+    };
+    let stat = rustix::fs::fstat(&file).ok()?;
+    if (FileId { device: stat.st_dev, inode: stat.st_ino }) != id {
+        return None;
+    }
+    let (range, mut found) = (CacheStatRange::default(), CacheStat::default());
+    // SAFETY: both structures are as the kernel defines them, and live through the call.
+    let result = unsafe { libc::syscall(SYS_CACHESTAT, file.as_raw_fd(), &range, &mut found, 0) };
+    (result == 0).then(|| found.cached * rustix::param::page_size() as u64)
+}
+
 #[cfg(test)]
 mod tests {
-    use std::os::fd::{AsFd, FromRawFd};
+    use std::os::fd::AsFd;
 
     use rustix::fs::{Mode, OFlags};
     use rustix::mount::{
@@ -384,7 +436,7 @@ mod tests {
         assert_eq!((found.unlisted, found.bytes), (storage, 8 * page as u64));
         let other = FileId { inode: id.inode + 1, ..id };
         let fd = std::os::fd::AsRawFd::as_raw_fd(&secret);
-        assert_eq!(secret_memory::bytes_of(own, own, fd, other), None);
+        assert_eq!(secret_bytes_of(own, own, fd, other), None);
         // SAFETY: a new mapping, which nothing accesses.
         let start = unsafe { mmap(std::ptr::null_mut(), page, protection, flags, &secret, 0) };
         drop(secret);

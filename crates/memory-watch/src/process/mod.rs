@@ -1,17 +1,9 @@
-//! Readers of `/proc/<pid>/*`, one file each, through one [`Proc`] with reusable buffers: at steady
-//! state a read allocates nothing.
+//! Readers of `/proc/<pid>/*` through one [`Proc`] with reusable buffers: at steady state a read
+//! allocates nothing.
 
-mod cgroup;
-mod cmdline;
 mod details;
 mod held_files;
 mod maps;
-mod oom_score_adj;
-mod secret_memory;
-mod smaps;
-mod smaps_rollup;
-mod stat;
-mod statm;
 mod status;
 
 use std::fmt::Write as _;
@@ -20,15 +12,12 @@ use std::io;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-pub use self::cgroup::CgroupPaths;
-pub use self::details::Details;
-pub use self::held_files::{FileId, HeldFile, Hold, Storage, TmpfsDevices};
-pub use self::maps::FileRange;
-pub use self::smaps_rollup::SmapsRollup;
-pub use self::stat::Stat;
-pub use self::statm::Statm;
-pub use self::status::Status;
 use machine_memory::ReadError;
+
+pub use self::details::{CgroupPaths, Details};
+pub use self::held_files::{FileId, HeldFile, Hold, Storage, TmpfsDevices};
+pub use self::maps::{FileRange, SmapsRollup};
+pub use self::status::{Stat, Statm, Status};
 
 /// `/proc/<pid>/stat` counts start times in ticks of `USER_HZ`, which is 100 on every architecture
 /// that Linux still supports.

@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use binder_client::{Client, Options, Parcel, Session};
 use e2e::attacker::{ATTACKER, INNOCENT};
 use e2e::{Bus, wait};
-use headroom_linux::pass_rights::PassRights;
+use headroom_linux::descriptors::PassRights;
 use test_support::lingering::{LingeringSockets, MOST_FILES};
 
 use crate::innocent::{Innocent, attacker};

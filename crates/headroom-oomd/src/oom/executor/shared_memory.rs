@@ -5,7 +5,7 @@
 //! ended. Then all are killed. The child of a `clone` in progress can escape the last pass: then
 //! the memory is not freed, and the next kill for the account starts with that child.
 
-use memory_ledger::address_space::sharers_of;
+use memory_ledger::family::sharers_of;
 use memory_ledger::{KillPreference, Process};
 
 use super::super::kill_plan::KillPlan;

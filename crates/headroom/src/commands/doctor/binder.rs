@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use headroom_linux::fuse_device;
+use headroom_linux::mountinfo::{FUSE_PATH, fuse_remedy};
 use headroom_linux::sched::SchedAttr;
 use rustix::fs::{FileType, Mode, OFlags, open};
 use rustix::io::Errno;
@@ -109,7 +109,7 @@ pub fn checks(system: &System) -> Vec<Check> {
 }
 
 fn fuse() -> Check {
-    let path = Path::new(fuse_device::PATH);
+    let path = Path::new(FUSE_PATH);
     let opened = open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
     describe_fuse(opened.and_then(rustix::fs::fstat).map(|stat| (stat.st_mode, stat.st_rdev)))
 }
@@ -126,7 +126,7 @@ fn describe_fuse(opened: Result<(u32, u64), Errno>) -> Check {
             "rm /dev/fuse && mknod -m 666 /dev/fuse c 10 229; in a container, let it have the \
              device /dev/fuse",
         ),
-        Err(errno) => (Err(format!("cannot open /dev/fuse: {errno}")), fuse_device::remedy(errno)),
+        Err(errno) => (Err(format!("cannot open /dev/fuse: {errno}")), fuse_remedy(errno)),
     };
     Check::new("fuse", found, "binder devices cannot be served", remedy)
 }

@@ -1,5 +1,7 @@
-//! Users and groups by name and number, from the databases that `nsswitch.conf` names.
+//! Who may use a file or a socket: users and groups by name and number, from the databases that
+//! `nsswitch.conf` names, and file modes.
 
+use anyhow::Context;
 use nix::errno::Errno;
 use nix::unistd::{Group, User};
 use owners::Uid;
@@ -30,6 +32,14 @@ fn look_up<T>(query: impl Fn() -> nix::Result<Option<T>>) -> nix::Result<Option<
     }
 }
 
+/// Parses an octal mode of a file, up to 0777, as it is given on a command line.
+pub fn parse_mode(text: &str) -> anyhow::Result<u32> {
+    // `from_str_radix` takes a sign.
+    let is_octal = text.bytes().all(|digit| (b'0'..=b'7').contains(&digit));
+    let mode = u32::from_str_radix(text, 8).ok().filter(|&mode| is_octal && mode <= 0o777);
+    mode.context("not an octal mode; give one up to 0777, such as 0660")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -44,5 +54,15 @@ mod tests {
         assert_eq!(uid_of("ro\0ot"), Ok(None));
         assert_eq!(name_of(Uid::ROOT), Ok(Some("root".to_owned())));
         assert_eq!(name_of(Uid(4_000_000_000)), Ok(None));
+    }
+
+    #[test]
+    fn modes_are_octal() {
+        assert_eq!(parse_mode("0660").unwrap(), 0o660);
+        assert_eq!(parse_mode("0").unwrap(), 0);
+        for mode in ["", "8", "1777", "rw", "+660", "-1", "0o660"] {
+            let error = parse_mode(mode).unwrap_err().to_string();
+            assert!(error.contains("such as 0660"), "{mode}: {error}");
+        }
     }
 }
