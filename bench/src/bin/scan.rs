@@ -10,8 +10,8 @@ use bench::statistics::estimate;
 use bench::{sleepers, walk};
 use clap::Parser;
 use headroom_oomd::oom::{OomManager, control as oom_control};
-use headroom_oomd::watching::{self, Wanted};
 use memory_ledger::{AccountId, Limit, Requester, Source};
+use memory_watch::{ProcPoller, Watch};
 use reclaim::Reaper;
 
 const BENCH: &str = "scan";
@@ -51,13 +51,12 @@ fn measure(arguments: &Arguments, count: u32, progress: &mut Progress) -> Result
     let uid = unused_uid();
     let account = AccountId::User(uid);
     let _sleepers = sleepers::start(count, uid)?;
-    let wanted = match arguments.notifier.as_str() {
-        "bpf" => Wanted::Bpf,
-        "proc" => Wanted::Proc,
-        _ => Wanted::Auto,
+    let watch: Box<dyn Watch> = match arguments.notifier.as_str() {
+        "bpf" => memory_watch::choose_notifier(None).context("cannot watch processes")?.watch,
+        "proc" => Box::new(ProcPoller::new().context("cannot watch processes")?),
+        _ => memory_watch::choose_source(None).context("cannot watch processes")?.watch,
     };
-    let chosen = watching::select(wanted, None).context("cannot watch processes")?;
-    let oom = OomManager::builder(chosen.watch, Reaper::start(1)?).build();
+    let oom = OomManager::builder(watch, Reaper::start(1)?).build();
     let mut oom = oom.context("no OOM manager")?;
     oom.set_limit(account, Limit::new(FAR, None)?, Source::Runtime, Requester::Root)?;
     let mut micros: [Vec<f64>; 3] = Default::default();

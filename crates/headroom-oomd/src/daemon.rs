@@ -11,10 +11,10 @@ use memory_ledger::AccountId;
 use rustix::event::epoll;
 use rustix::io::Errno;
 
-use crate::account_ref::{of_ref, to_ref};
 use crate::clock::until;
 use crate::leases::Leases;
 use crate::limits_file::LimitsFile;
+use crate::oom::control::{of_ref, to_ref};
 use crate::oom::{OomManager, control as oom_control};
 use crate::reload::Reload;
 use crate::requests::Requests;

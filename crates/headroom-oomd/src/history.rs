@@ -31,7 +31,7 @@ const QUEUE: usize = 64;
 /// Timeout for writing the last lines at exit.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-enum Message {
+enum HistoryMessage {
     Line(Vec<u8>),
     End,
 }
@@ -39,7 +39,7 @@ enum Message {
 /// The sender's end: appends to the file.
 #[derive(Debug)]
 pub struct History {
-    lines: SyncSender<Message>,
+    lines: SyncSender<HistoryMessage>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -83,7 +83,7 @@ impl History {
     pub fn write(&self, why: &Why) {
         let Ok(mut line) = serde_json::to_vec(why) else { return };
         line.push(b'\n');
-        if let Err(TrySendError::Full(_)) = self.lines.try_send(Message::Line(line)) {
+        if let Err(TrySendError::Full(_)) = self.lines.try_send(HistoryMessage::Line(line)) {
             tracing::warn!(id = why.id, "a decision is not written down: the disk is too slow");
         }
     }
@@ -92,7 +92,7 @@ impl History {
 impl Drop for History {
     fn drop(&mut self) {
         let end = Instant::now() + PATIENCE;
-        while let Err(TrySendError::Full(_)) = self.lines.try_send(Message::End)
+        while let Err(TrySendError::Full(_)) = self.lines.try_send(HistoryMessage::End)
             && Instant::now() < end
         {
             std::thread::sleep(Duration::from_millis(1));
@@ -159,9 +159,9 @@ impl Book {
         Ok(())
     }
 
-    fn serve(mut self, queue: &Receiver<Message>) {
+    fn serve(mut self, queue: &Receiver<HistoryMessage>) {
         let mut failed = false;
-        while let Ok(Message::Line(line)) = queue.recv() {
+        while let Ok(HistoryMessage::Line(line)) = queue.recv() {
             let done = self.add(&line).and_then(|()| self.bound());
             match done {
                 Ok(()) => failed = false,

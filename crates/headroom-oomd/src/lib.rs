@@ -7,16 +7,13 @@
 //! * [`oom`]: from an exceeded limit, or system memory pressure, to reclaimed memory;
 //! * [`leases`]: memory that is reserved before it is used;
 //! * [`records`], [`history`]: decisions with their reasons, in memory and on disk, where
-//!   [`partition`] limits the share of each account; [`counters`]: their number;
-//! * [`requests`]: requests on the control socket and their authorization; [`account_ref`]:
-//!   accounts in the control protocol;
+//!   [`partition`] limits the share of each account;
+//! * [`requests`]: requests on the control socket and their authorization;
 //! * [`config`]: the configuration files;
 //! * [`reload`]: reload of the configuration;
 //! * [`notifications`]: log entries, hooks and warnings;
-//! * [`shrink`]: releases idle memory of other daemons before a kill;
+//! * [`shrink`]: releases memory before a kill;
 //! * [`usage`]: actual usage, measured off the event loop;
-//! * [`backstop_worker`]: limits of users' slices behind their limits, through systemd;
-//! * [`watching`]: selects the BPF notifier, or the fallback;
 //! * [`limits_file`]: limits that a daemon with other BPF programs takes over;
 //! * [`self_test`]: kills child processes at start, so that the code of a kill is resident;
 //! * [`victim_details`]: what tells a victim from others with its name;
@@ -24,11 +21,8 @@
 //! * [`daemon`]: the event loop;
 //! * [`log`], [`clock`]: utilities.
 
-pub mod account_ref;
-pub mod backstop_worker;
 pub mod clock;
 pub mod config;
-pub mod counters;
 pub mod daemon;
 pub mod history;
 pub mod leases;
@@ -38,7 +32,6 @@ pub mod names;
 pub mod notifications;
 pub mod oom;
 pub mod partition;
-pub mod per_cpu_lists;
 pub mod records;
 pub mod reload;
 pub mod requests;
@@ -47,4 +40,3 @@ pub mod shrink;
 pub mod usage;
 pub mod victim_details;
 pub mod watchdog;
-pub mod watching;

@@ -10,7 +10,7 @@ use control::{BINDERD_SOCKET, OOMD_SOCKET, PINS_FOLDER, STATE_FOLDER, Server, ch
 use headroom_daemon::message::plain;
 use headroom_daemon::privileges::{self, PrivilegeError};
 use headroom_daemon::{ServiceManager, Signal, Signals};
-use headroom_oomd::config::enforcement::Enforcement;
+use headroom_oomd::config::Enforcement;
 use headroom_oomd::config::{Config, Files, ordinary_users};
 use headroom_oomd::daemon::Daemon;
 use headroom_oomd::history::History;
@@ -20,15 +20,15 @@ use headroom_oomd::log::Log;
 use headroom_oomd::names::{Keep, Names};
 use headroom_oomd::notifications::queue::NotificationQueue;
 use headroom_oomd::oom::{AfterExit, OomManager, control as oom_control, reconfigure};
-use headroom_oomd::per_cpu_lists::PerCpuLists;
 use headroom_oomd::records::Records;
 use headroom_oomd::reload::Reload;
 use headroom_oomd::self_test::SelfTest;
+use headroom_oomd::shrink::PerCpuLists;
 use headroom_oomd::shrink::Shrinker;
 use headroom_oomd::usage::UsageWorker;
 use headroom_oomd::victim_details::VictimDetails;
 use headroom_oomd::watchdog::{self, Finding, Pulse};
-use headroom_oomd::watching;
+use memory_watch::{Chosen, NotifierError, ProcPoller};
 use reclaim::Reaper;
 
 /// Default path of the configuration.
@@ -74,7 +74,7 @@ struct Arguments {
     check_config: bool,
     /// Source of memory events
     #[arg(long, value_enum, default_value_t)]
-    notifier: watching::Wanted,
+    notifier: Wanted,
     /// Folder on a BPF file system that keeps limits and accounts if the daemon is killed, or
     /// `none` [default: /sys/fs/bpf/headroom; `none` with another --socket]
     #[arg(long, value_name = "DIR")]
@@ -164,7 +164,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let (manager, warning) = ServiceManager::from_environment();
     degraded.extend(warning);
     let pins = arguments.folder(arguments.bpf_pin_dir.as_ref(), PINS_FOLDER);
-    let chosen = watching::select(arguments.notifier, pins.as_deref());
+    let chosen = select_watch(arguments.notifier, pins.as_deref());
     let chosen = chosen.context("cannot watch memory")?;
     degraded.extend(chosen.degraded);
     let (reaper, pulse) = start_threads(&manager, &mut degraded)?;
@@ -315,6 +315,34 @@ fn run_self_test(oom: &OomManager) -> Result<(), String> {
     done.map_err(|e| {
         format!("the self-test of the kill path failed: {e}; a real kill may fail too")
     })
+}
+
+/// Which watch is wanted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+enum Wanted {
+    /// The BPF notifier where it works, else polling.
+    #[default]
+    Auto,
+    /// The BPF notifier or nothing.
+    Bpf,
+    /// Polling of `/proc`.
+    Proc,
+}
+
+/// Returns the watch, and what is degraded if it is not the notifier. With `pins`, a directory of a
+/// BPF filesystem, the notifier's accounts outlive a daemon that is killed.
+fn select_watch(wanted: Wanted, pins: Option<&Path>) -> Result<Chosen, NotifierError> {
+    match wanted {
+        Wanted::Auto => memory_watch::choose_source(pins),
+        Wanted::Bpf => memory_watch::choose_notifier(pins),
+        Wanted::Proc => Ok(Chosen {
+            watch: Box::new(ProcPoller::new()?),
+            degraded: Some(
+                "--notifier proc reads /proc on a timer, which acts later than the BPF notifier"
+                    .to_owned(),
+            ),
+        }),
+    }
 }
 
 fn ram_bytes() -> u64 {

@@ -1,15 +1,17 @@
-//! The latest decisions with their reasons, including those of earlier daemons.
+//! The latest decisions with their reasons, including those of earlier daemons, and their counters
+//! since the start.
 
 use std::collections::VecDeque;
 
-use control::oomd::{AccountRef, Candidate, Counters, Event, Outcome, ProcessDetails, Why};
+use control::oomd::{
+    AccountRef, Candidate, Counters, Event, KilledBy, Kills, Outcome, ProcessDetails, Trigger, Why,
+};
 use memory_ledger::AccountId;
 
-use crate::account_ref::to_ref;
-use crate::counters;
 use crate::history::{History, KEPT};
 use crate::notifications::pre_kill_hook::PreKillInfo;
 use crate::notifications::queue::{NotificationQueue, SoftLimitWarning};
+use crate::oom::control::to_ref;
 use crate::partition::Partitioned;
 
 /// Capacity of the queue of events, which the event loop empties in each iteration.
@@ -28,7 +30,7 @@ pub struct Records {
 
 impl Default for Records {
     fn default() -> Self {
-        let counters = counters::none();
+        let counters = no_counts();
         Self {
             kept: Partitioned::new(KEPT),
             last_id: 0,
@@ -56,7 +58,7 @@ impl Records {
     pub fn add(&mut self, mut why: Why) -> u64 {
         self.last_id += 1;
         why.id = self.last_id;
-        counters::decided(&mut self.counters, &why);
+        count_decision(&mut self.counters, &why);
         self.notifications.iter().for_each(|queue| queue.decided(&why));
         self.note(|| Event::Decided { why: Box::new(why.clone()) });
         self.history.iter().for_each(|history| history.write(&why));
@@ -155,7 +157,7 @@ impl Records {
     /// Records the outcome of a decision.
     pub fn finish(&mut self, id: u64, outcome: Outcome) {
         let Some(why) = self.kept.get_mut(id) else { return };
-        counters::ended(&mut self.counters, &outcome);
+        count_outcome(&mut self.counters, &outcome);
         why.outcome = outcome;
         self.history.iter().for_each(|history| history.write(why));
         self.notifications.iter().for_each(|queue| queue.ended(why));
@@ -170,10 +172,61 @@ impl Records {
     }
 }
 
+/// All combinations of trigger and killer, so that each counter exists, at 0, before the first
+/// kill.
+const KINDS: [(Trigger, KilledBy); 9] = [
+    (Trigger::Notifier, KilledBy::Kernel),
+    (Trigger::Notifier, KilledBy::Daemon),
+    (Trigger::Timer, KilledBy::Daemon),
+    (Trigger::Request, KilledBy::Daemon),
+    (Trigger::LimitSet, KilledBy::Daemon),
+    (Trigger::SoftLimit, KilledBy::Daemon),
+    (Trigger::Memory, KilledBy::Daemon),
+    (Trigger::Forecast, KilledBy::Daemon),
+    (Trigger::Stall, KilledBy::Daemon),
+];
+
+/// All counters at 0.
+fn no_counts() -> Counters {
+    let kills = |(trigger, killer)| Kills { trigger, killer, count: 0 };
+    Counters { kills: KINDS.map(kills).into(), ..Counters::default() }
+}
+
+/// Counts a decision.
+fn count_decision(counters: &mut Counters, why: &Why) {
+    if why.outcome == Outcome::Observed {
+        return;
+    }
+    let Some(killer) = why.killer else {
+        counters.without_victim += 1;
+        return;
+    };
+    counters.processes += why.killed().count() as u64;
+    let same = |kills: &&mut Kills| (kills.trigger, kills.killer) == (why.trigger, killer);
+    match counters.kills.iter_mut().find(same) {
+        Some(kills) => kills.count += 1,
+        None => counters.kills.push(Kills { trigger: why.trigger, killer, count: 1 }),
+    }
+    if let Some(micros) = why.decide_micros {
+        counters.decide.add(micros);
+    }
+}
+
+/// Counts the outcome of a decision.
+fn count_outcome(counters: &mut Counters, outcome: &Outcome) {
+    match outcome {
+        Outcome::Reclaimed { bytes_back, micros, .. } => {
+            counters.bytes_back = counters.bytes_back.saturating_add(*bytes_back);
+            counters.reclaim.add(*micros);
+        }
+        Outcome::Stuck { .. } => counters.stuck += 1,
+        Outcome::Dying | Outcome::Unknown | Outcome::Observed | Outcome::NoVictim { .. } => {}
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use control::Uid;
-    use control::oomd::KilledBy;
     use test_support::decision;
 
     use super::*;

@@ -14,7 +14,7 @@ use headroom_linux::clock::monotonic_ns;
 use memory_ledger::Uid;
 
 use crate::clock::NS_PER_MS;
-use crate::config::enforcement::Enforcement;
+use crate::config::Enforcement;
 use crate::config::notifications::NotificationConfig;
 use crate::config::{Config, ConfigError, Files, Texts};
 use crate::names::Names;

@@ -48,8 +48,7 @@ use memory_ledger::{AccountId, CgroupPattern, Count, Ledger, Limit, Requester, S
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::diagnostic::{ConfigDiagnostic, hint, only_keys};
-use super::system;
+use super::values::{ConfigDiagnostic, hint, number, only_keys};
 use crate::names::{Names, Resolved};
 
 pub(crate) const KEYS: &[&str] = &[
@@ -252,7 +251,7 @@ fn parse_soft_signal(table: &DeTable) -> Result<Option<(Range<usize>, u32)>, Con
         return Err(ConfigDiagnostic::new(signal.span(), message));
     }
     let seconds = match table.get(SOFT_SIGNAL_TIME) {
-        Some(time) => system::number(time, MAX_SOFT_SIGNAL_S.into())? as u32,
+        Some(time) => number(time, MAX_SOFT_SIGNAL_S.into())? as u32,
         None => SOFT_SIGNAL_S,
     };
     Ok(Some((signal.span(), seconds)))

@@ -30,13 +30,12 @@
 //! What refers to a name without a number, or without one so far, is left out. The daemon builds
 //! the configuration again from the same texts once the name is known.
 
-mod diagnostic;
-pub mod enforcement;
 mod limits;
 pub mod notifications;
 pub mod ordinary_users;
 mod rules;
 mod system;
+mod values;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -48,10 +47,9 @@ use headroom_daemon::trusted_path::{TrustError, Trusted};
 use memory_ledger::{AccountId, CgroupLimit, CgroupPattern, Groups, Limit, Rules, Thresholds, Uid};
 use toml::de::DeTable;
 
-use diagnostic::{ConfigDiagnostic, only_keys};
-use enforcement::Enforcement;
 use limits::{LimitTarget, ParsedLimit};
 use notifications::NotificationConfig;
+use values::{ConfigDiagnostic, number, only_keys, truth};
 
 use crate::names::Names;
 
@@ -274,7 +272,7 @@ struct Entry {
 struct Merge {
     /// By target. Each entry records the file and line that set it.
     limits: BTreeMap<LimitTarget, Entry>,
-    machine: system::Merge,
+    machine: system::MachineMerge,
     rules: Rules,
     notifications: NotificationConfig,
     enforcement: Enforcement,
@@ -299,14 +297,13 @@ impl Merge {
         known.extend([OBSERVE, BACKSTOP, GRACE]);
         only_keys(table, &known, "the configuration")?;
         if let Some(value) = table.get(OBSERVE) {
-            self.enforcement =
-                if system::truth(value)? { Enforcement::Observe } else { Enforcement::Kill };
+            self.enforcement = if truth(value)? { Enforcement::Observe } else { Enforcement::Kill };
         }
         if let Some(value) = table.get(BACKSTOP) {
-            self.backstop = system::truth(value)?;
+            self.backstop = truth(value)?;
         }
         if let Some(value) = table.get(GRACE) {
-            self.grace_s = Some(system::number(value, MAX_GRACE_S.into())? as u32);
+            self.grace_s = Some(number(value, MAX_GRACE_S.into())? as u32);
         }
         if let Some(section) = table.get("machine") {
             self.machine.add(file, section)?;
@@ -521,6 +518,16 @@ fn describe_limit(user: String, members: Vec<Uid>, limit: &Limit) -> ConfiguredL
         warn_bytes: limit.warn_bytes(),
         soft_signal_ms: limit.terminate_ms(),
     }
+}
+
+/// What happens after a decision to kill.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Enforcement {
+    /// The victim is killed.
+    #[default]
+    Kill,
+    /// No signal is sent; the decision is recorded.
+    Observe,
 }
 
 #[cfg(test)]

@@ -19,8 +19,7 @@ use rustix::fs::FileType;
 use toml::Spanned;
 use toml::de::DeValue;
 
-use super::diagnostic::{ConfigDiagnostic, only_keys};
-use super::system::{not_in_range, number};
+use super::values::{ConfigDiagnostic, not_in_range, number, only_keys};
 
 pub(crate) const HOOKS_KEYS: &[&str] = &["before", "budget-ms", "after", "warn"];
 pub(crate) const WARNINGS_KEYS: &[&str] = &["interval-s"];

@@ -20,8 +20,8 @@ use memory_ledger::rules::{Pattern, Rule, Rules};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::diagnostic::{ConfigDiagnostic, only_keys};
 use super::limits::{ParsedUser, parse_user};
+use super::values::{ConfigDiagnostic, only_keys};
 use crate::names::Names;
 
 pub(crate) const KEYS: &[&str] = &[

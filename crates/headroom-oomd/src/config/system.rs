@@ -19,12 +19,12 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use machine_memory::size;
 use memory_ledger::{Level, Thresholds};
 use toml::Spanned;
 use toml::de::DeValue;
 
-use super::diagnostic::{ConfigDiagnostic, only_keys};
-use machine_memory::size;
+use super::values::{ConfigDiagnostic, number, only_keys, truth};
 
 pub(crate) const KEYS: &[&str] = &[
     "enabled",
@@ -40,20 +40,20 @@ pub(crate) const KEYS: &[&str] = &[
 ];
 
 /// Accumulates the `[machine]` sections in the order in which the files are read.
-pub(crate) struct Merge {
+pub(crate) struct MachineMerge {
     enabled: bool,
     thresholds: Thresholds,
     /// For each key, the last file that sets it and the place in it.
     set_at: BTreeMap<String, (usize, Range<usize>)>,
 }
 
-impl Default for Merge {
+impl Default for MachineMerge {
     fn default() -> Self {
         Self { enabled: true, thresholds: Thresholds::default(), set_at: BTreeMap::new() }
     }
 }
 
-impl Merge {
+impl MachineMerge {
     /// Merges the section of file number `file`: its keys replace those of earlier files.
     pub(crate) fn add(
         &mut self,
@@ -115,29 +115,6 @@ impl Merge {
     }
 }
 
-pub(crate) fn truth(value: &Spanned<DeValue>) -> Result<bool, ConfigDiagnostic> {
-    let wrong = || ConfigDiagnostic::new(value.span(), "expected true or false");
-    value.get_ref().as_bool().ok_or_else(wrong)
-}
-
-/// The error of a value that is not a whole number of this range.
-pub(crate) fn not_in_range(value: &Spanned<DeValue>, least: u64, most: u64) -> ConfigDiagnostic {
-    let found = match value.get_ref().as_integer() {
-        Some(integer) => integer.as_str().to_owned(),
-        None => format!("a {}", value.get_ref().type_str()),
-    };
-    let message = format!("{found} is not a whole number from {least} to {most}");
-    ConfigDiagnostic::new(value.span(), message)
-}
-
-/// A whole number up to `most`.
-pub(crate) fn number(value: &Spanned<DeValue>, most: u64) -> Result<u64, ConfigDiagnostic> {
-    let wrong = || not_in_range(value, 0, most);
-    let number = value.get_ref().as_integer().ok_or_else(wrong)?;
-    let number = u64::from_str_radix(number.as_str(), number.radix()).map_err(|_| wrong())?;
-    if number <= most { Ok(number) } else { Err(wrong()) }
-}
-
 /// A threshold: an amount of memory or a percentage.
 fn level(value: &Spanned<DeValue>) -> Result<Level, ConfigDiagnostic> {
     /// 100 %, in units of 0.01 %.
@@ -167,7 +144,7 @@ mod tests {
 
     fn parsed(text: &str) -> Result<Option<Thresholds>, String> {
         let document = DeTable::parse(text).unwrap();
-        let mut merge = Merge::default();
+        let mut merge = MachineMerge::default();
         let section = document.get_ref().get("machine").unwrap();
         merge.add(0, section).map_err(|diagnostic| diagnostic.message)?;
         merge.finish().map_err(|(_, diagnostic)| diagnostic.message)

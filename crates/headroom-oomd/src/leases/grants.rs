@@ -7,8 +7,7 @@ use memory_ledger::{AccountId, ClientId, Decision, Lease, Standing};
 use memory_watch::Precision;
 
 use super::Leases;
-use super::clients::page_of;
-use super::page::SharedPage;
+use super::clients::{SharedPage, page_of};
 use crate::clock::NS_PER_MS;
 use crate::oom::OomManager;
 

@@ -1,22 +1,21 @@
 //! The coordinator of leases: reserves memory for processes before they use it.
 //!
-//! The rules are in `memory_ledger::lease`; this module does the I/O:
+//! The rules are in `memory_ledger::lease`; this module does the I/O, on a socket on which the
+//! kernel identifies the peer:
 //!
-//! * [`connection`]: the socket, on which the kernel identifies the peer;
-//! * [`page`]: the page shared with each client, from which it takes memory without a request;
+//! * [`clients`](self::clients): lifecycle of a client, and the page shared with it, from which it
+//!   takes memory without a request;
 //! * [`journal`]: the leases that survive the daemon;
-//! * [`clients`](self::clients): lifecycle of a client;
 //! * [`grants`](self::grants): decisions about requests, and recall of unused leases.
 //!
 //! A lease belongs to a process, not to a connection: it ends when the process' pidfd is readable.
 
 mod clients;
-pub mod connection;
 mod grants;
 pub mod journal;
-pub mod page;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -25,20 +24,21 @@ use anyhow::Context;
 use client_files::Closers;
 use control::lease::{LEASE_SOCKET_NAME, Reply, Request, Status};
 use control::listener::{Accepted, Listener};
+use control::peer_socket::{PeerSocket, Received as Packet};
 use control::server::CpuTime;
 use control::{Peer, oomd};
+use headroom_linux::clock::monotonic_ns;
 use memory_ledger::{AccountId, Book, ClientId};
 use owners::bounds::{LEASE_ACCEPTS, LEASE_CLIENTS, LEASE_TIME};
-use owners::{Owner, Quota, QuotaSize, Rate, TokenBucket, TokenBuckets};
+use owners::{Owner, Quota, QuotaSize, Rate, TokenBucket, TokenBuckets, reader};
 use rustix::event::{Timespec, epoll};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
-use crate::account_ref::of_ref;
 use crate::clock::NS_PER_MS;
 use crate::oom::OomManager;
+use crate::oom::control::of_ref;
 use clients::{Client, Remembered};
-use connection::{Connection, Received};
 use grants::{Demand, Waiting};
-use headroom_linux::clock::monotonic_ns;
 use journal::Journal;
 
 /// Quota of connections, and of clients.
@@ -374,5 +374,62 @@ impl Leases {
 impl AsFd for Leases {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
+    }
+}
+
+/// A client's connection. Never blocks.
+struct Connection {
+    socket: PeerSocket,
+    peer: Peer,
+    /// Set by the hello request.
+    client: Option<ClientId>,
+    /// The owner has used up its CPU time; the connection is not read until the next window.
+    muted: bool,
+}
+
+/// The result of a receive.
+enum Received {
+    /// A request.
+    Request(Request),
+    /// A packet that is not a valid request.
+    Garbage,
+    /// No packet at present.
+    Nothing,
+    /// The peer has closed the connection, or has sent files.
+    Closed,
+}
+
+impl Connection {
+    /// Receives a packet if there is one.
+    fn receive(&self) -> Received {
+        // One byte more than a request, so that a longer packet is not taken for a request.
+        let mut packet = [0; control::lease::REQUEST_BYTES + 1];
+        match self.socket.receive(&mut packet) {
+            Packet::Packet(len) => packet
+                .get(..len)
+                .and_then(Request::decode)
+                .map_or(Received::Garbage, Received::Request),
+            Packet::Nothing => Received::Nothing,
+            Packet::Files | Packet::Closed => Received::Closed,
+        }
+    }
+
+    /// Sends a reply, with the client's page if given. `false`: the send buffer is full or the
+    /// connection is closed.
+    fn reply(&self, reply: &Reply, page: Option<&OwnedFd>) -> bool {
+        let packet = reply.encode();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut files = SendAncillaryBuffer::new(&mut space);
+        let page = page.map(|page| [page.as_fd()]);
+        if let Some(page) = &page {
+            files.push(SendAncillaryMessage::ScmRights(page));
+        }
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        sendmsg(&self.socket, &[IoSlice::new(&packet)], &mut files, flags).is_ok()
+    }
+
+    /// A pidfd of the process that connected: it refers to this process even if the pid is reused.
+    fn pidfd(&self) -> std::io::Result<OwnedFd> {
+        reader::peer_pidfd(self.socket.as_fd(), self.peer.pid.unsigned_abs())
     }
 }

@@ -7,9 +7,7 @@
 //! Members of a group are found by the groups of each user, since directories need not enumerate a
 //! group's members.
 
-mod answers;
 mod directory;
-mod local;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -21,9 +19,7 @@ use headroom_linux::clock::monotonic_ns;
 use memory_ledger::Uid;
 
 use crate::clock::NS_PER_MS;
-use answers::Query;
-use directory::Directory;
-use local::LocalFiles;
+use directory::{Directory, Query};
 
 /// Interval of looking up a name again that has an answer, milliseconds: users join groups rarely.
 const REFRESH_MS: u64 = 3_600_000;
@@ -55,7 +51,7 @@ pub enum GroupMembers {
 }
 
 /// What is known of a name, and when it is looked up.
-struct Entry {
+struct NameEntry {
     /// The last answer.
     numbers: Option<Vec<u32>>,
     /// The error of the last look-up; empty: there was none.
@@ -65,7 +61,7 @@ struct Entry {
     retry_ms: u64,
 }
 
-impl Entry {
+impl NameEntry {
     fn new(numbers: Option<Vec<u32>>) -> Self {
         Self { numbers, error: String::new(), due_ns: Some(0), retry_ms: RETRY_MS }
     }
@@ -83,7 +79,7 @@ pub enum Keep {
 /// The event loop's record of names.
 pub struct Names {
     local: LocalFiles,
-    entries: BTreeMap<Query, Entry>,
+    entries: BTreeMap<Query, NameEntry>,
     directory: Directory,
     next_due_ns: u64,
     group_members: GroupMembers,
@@ -93,10 +89,10 @@ pub struct Names {
 impl Names {
     /// Starts the threads. The last answers are in this folder.
     pub fn start(folder: Option<&Path>, keep: Keep) -> io::Result<Self> {
-        let file = folder.map(answers::path);
-        let known = file.as_deref().map(answers::read).unwrap_or_default();
+        let file = folder.map(directory::answers_path);
+        let known = file.as_deref().map(directory::read_answers).unwrap_or_default();
         let directory = Directory::start(file.filter(|_| keep == Keep::Answers), known.clone())?;
-        let entries = known.into_iter().map(|(query, it)| (query, Entry::new(Some(it))));
+        let entries = known.into_iter().map(|(query, it)| (query, NameEntry::new(Some(it))));
         Ok(Self {
             local: LocalFiles::read(Path::new("/etc")),
             entries: entries.collect(),
@@ -146,7 +142,7 @@ impl Names {
 
     fn want(&mut self, query: Query) {
         if self.entries.len() < MOST && !self.entries.contains_key(&query) {
-            self.entries.insert(query, Entry::new(None));
+            self.entries.insert(query, NameEntry::new(None));
             self.next_due_ns = 0;
         }
     }
@@ -291,5 +287,84 @@ impl Names {
 impl AsFd for Names {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.directory.as_fd()
+    }
+}
+
+struct User {
+    uid: Uid,
+    gid: u32,
+}
+
+struct Group {
+    gid: u32,
+    members: Vec<String>,
+}
+
+/// The content of `/etc/passwd` and `/etc/group`, which are read without the user database.
+#[derive(Default)]
+struct LocalFiles {
+    users: BTreeMap<String, User>,
+    groups: BTreeMap<String, Group>,
+}
+
+impl LocalFiles {
+    /// Reads both files in this folder. What cannot be read is left to the user database.
+    fn read(etc: &Path) -> Self {
+        let mut files = Self::default();
+        let lines = |name: &str| std::fs::read_to_string(etc.join(name)).unwrap_or_default();
+        for line in lines("passwd").lines() {
+            let fields: Vec<&str> = line.split(':').collect();
+            let [name, _, uid, gid, ..] = fields[..] else { continue };
+            let (Ok(uid), Ok(gid)) = (uid.parse(), gid.parse()) else { continue };
+            // The first entry of a name counts.
+            files.users.entry(name.to_owned()).or_insert(User { uid: Uid(uid), gid });
+        }
+        for line in lines("group").lines() {
+            let fields: Vec<&str> = line.split(':').collect();
+            let [name, _, gid, members] = fields[..] else { continue };
+            let Ok(gid) = gid.parse() else { continue };
+            let members = members.split(',').filter(|name| !name.is_empty());
+            let members = members.map(str::to_owned).collect();
+            files.groups.entry(name.to_owned()).or_insert(Group { gid, members });
+        }
+        files
+    }
+
+    fn uid_of(&self, name: &str) -> Option<Uid> {
+        self.users.get(name).map(|user| user.uid)
+    }
+
+    fn gid_of(&self, group: &str) -> Option<u32> {
+        self.groups.get(group).map(|group| group.gid)
+    }
+
+    /// The users that have this primary group.
+    fn members_of(&self, gid: u32) -> Vec<Uid> {
+        self.users.values().filter(|user| user.gid == gid).map(|user| user.uid).collect()
+    }
+
+    /// The names that a group lists.
+    fn names_in(&self, group: &str) -> Vec<String> {
+        self.groups.get(group).map(|group| group.members.clone()).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_and_groups_are_read_and_other_lines_are_left_out() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(LocalFiles::read(dir.path()).uid_of("root"), None);
+        let passwd = "root:x:0:0::/:/bin/sh\n+::::::\nann:x:5001:700::/:/bin/sh\nann:x:6:7::/:\n";
+        std::fs::write(dir.path().join("passwd"), passwd).unwrap();
+        std::fs::write(dir.path().join("group"), "staff:x:700:ben,root\nempty:x:701:\n#\n")
+            .unwrap();
+        let files = LocalFiles::read(dir.path());
+        assert_eq!((files.uid_of("ann"), files.gid_of("staff")), (Some(Uid(5001)), Some(700)));
+        assert_eq!(files.members_of(700), [Uid(5001)]);
+        assert_eq!(files.names_in("staff"), ["ben", "root"]);
+        assert!(files.names_in("empty").is_empty() && files.gid_of("other").is_none());
     }
 }

@@ -1,9 +1,8 @@
 //! Log entries and hooks: the last step of the escalation.
 //!
-//! * [`queue`]: the bounded queue from the event loop to the notification thread;
-//! * [`kill_log`]: log entries about kills, with a field for each fact;
-//! * [`log_share`]: the part of each owner in the log;
-//! * [`warned`]: warnings that are not repeated;
+//! * [`queue`]: the bounded queue from the event loop to the notification thread, which does not
+//!   repeat warnings;
+//! * [`kill_log`]: log entries about kills, with a field for each fact, and the part of each owner;
 //! * [`hooks`]: programs that the administrator configured;
 //! * [`pre_kill_hook`]: the program that runs before a kill, within a time budget.
 //!
@@ -11,10 +10,8 @@
 
 pub mod hooks;
 pub mod kill_log;
-mod log_share;
 pub mod pre_kill_hook;
 pub mod queue;
-mod warned;
 
 /// Threads that report or start programs run with ordinary priority: only the kill has precedence.
 /// The programs that they start inherit it.

@@ -1,6 +1,7 @@
 //! The bounded queue to the notification thread, which logs decisions and runs hooks.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,11 +16,9 @@ use memory_ledger::{AccountId, Uid};
 use owners::{Owner, Quota, bounds};
 
 use super::hooks::{Running, Start};
-use super::kill_log::{facts, log_decision, log_outcome, log_warning};
-use super::log_share::LogShare;
+use super::kill_log::{LogShare, facts, log_decision, log_outcome, log_warning};
 use super::pre_kill_hook::{PreKillHook, PreKillInfo};
 use super::use_ordinary_priority;
-use super::warned::Warned;
 use crate::clock::NS_PER_MS;
 use crate::config::notifications::NotificationConfig;
 
@@ -103,7 +102,7 @@ impl NotificationQueue {
         let (returning, returned) = channel();
         let slots = RefCell::new(Quota::new(bounds::NOTIFICATIONS.slots()));
         let dropped = Arc::new(AtomicU64::new(0));
-        let work = Work {
+        let work = NotificationThread {
             queue,
             dropped: dropped.clone(),
             config: NotificationConfig::default(),
@@ -200,7 +199,7 @@ impl Drop for NotificationQueue {
     }
 }
 
-struct Work {
+struct NotificationThread {
     queue: Receiver<Notification>,
     dropped: Arc<AtomicU64>,
     config: NotificationConfig,
@@ -209,7 +208,7 @@ struct Work {
     log: LogShare,
 }
 
-impl Work {
+impl NotificationThread {
     fn run(mut self) {
         use_ordinary_priority();
         loop {
@@ -308,5 +307,60 @@ impl Work {
             let program = self.config.hooks.warn.clone();
             self.running.start(Start { program, hook: "warn", facts, slot });
         }
+    }
+}
+
+/// A level of an account's limit.
+type Level = (AccountId, LimitLevel);
+
+/// The warnings of the last interval, which are not repeated within it.
+struct Warned {
+    /// When, nanoseconds, and for whom.
+    at: BTreeMap<Level, (u64, Owner, Uid)>,
+    slots: Quota,
+}
+
+impl Default for Warned {
+    fn default() -> Self {
+        let slots = Quota::new(bounds::REMEMBERED_WARNINGS.slots());
+        Self { at: BTreeMap::new(), slots }
+    }
+}
+
+impl Warned {
+    /// Whether there was no such warning within the interval, and the owner may have one.
+    fn is_news(&mut self, level: Level, slot: &Slot, pause_ns: u64, now_ns: u64) -> bool {
+        self.at.retain(|_, (at_ns, owner, uid)| {
+            let is_over = now_ns.saturating_sub(*at_ns) >= pause_ns;
+            if is_over {
+                self.slots.give_back(*owner, *uid);
+            }
+            !is_over
+        });
+        if self.at.contains_key(&level) || self.slots.take(slot.owner, slot.uid).is_err() {
+            return false;
+        }
+        self.at.insert(level, (now_ns, slot.owner, slot.uid));
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_warning_is_repeated_after_the_interval_and_an_owner_has_a_part() {
+        let mut warned = Warned::default();
+        let slot = |uid| Slot::of_nobody(Owner::User(Uid(uid)));
+        let level = |uid| (AccountId::User(Uid(uid)), LimitLevel::Soft);
+        assert!(warned.is_news(level(1), &slot(1), 10, 0));
+        assert!(!warned.is_news(level(1), &slot(1), 10, 9));
+        assert!(warned.is_news(level(1), &slot(1), 10, 10));
+        let part = bounds::REMEMBERED_WARNINGS.slots().of_an_owner as u32;
+        let granted = (0..2 * part).filter(|uid| warned.is_news(level(*uid), &slot(7), 10, 11));
+        assert_eq!(granted.count() as u32, part);
+        assert!(warned.is_news(level(9_999), &slot(8), 10, 12), "another owner");
+        assert!(warned.is_news(level(9_998), &slot(7), 10, 21), "the interval is over");
     }
 }

@@ -1,5 +1,5 @@
 //! Limits and readings of users and groups, in the ledger and in the watch that enforces the
-//! limits.
+//! limits; and the account that a process is charged to, with its size as that account counts it.
 
 use control::oomd::LimitLevel;
 use headroom_linux::clock::monotonic_ns;
@@ -11,11 +11,10 @@ use memory_watch::{
     Backend, Charge, NotifierError, Precision, ProcessSample, SlotLimit, UnarmedKills, Watch,
 };
 
-use super::charge;
-use super::origin::Origin;
-use super::rule_preferences::RulePreferences;
+use super::earlier_daemon::Origin;
+use super::preferences::RulePreferences;
 use crate::clock::NS_PER_MS;
-use crate::config::enforcement::Enforcement;
+use crate::config::Enforcement;
 use crate::notifications::queue::SoftLimitWarning;
 
 /// A soft limit counts as cleared below 15/16 of it. The notifier uses the same fraction, and
@@ -314,7 +313,7 @@ impl Accounts {
 
     /// The account that a process is charged to, which may have no limit.
     pub fn account_of(&self, process: &ProcessSample) -> AccountId {
-        charge::account_of(&self.ledger, process)
+        account_of(&self.ledger, process)
     }
 
     /// The account of a process and the memory charged for it, bytes, if the account has a limit.
@@ -385,4 +384,74 @@ pub(super) fn seconds_until(until_ns: u64) -> u32 {
 
 fn warn_of_victim(account: AccountId, error: &NotifierError) {
     tracing::warn!(%account, "the notifier does not know of the victim: {error}");
+}
+
+/// The memory of a process of the kinds that its account counts, bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Size {
+    pub(super) rss_bytes: u64,
+    pub(super) swap_bytes: u64,
+}
+
+/// The memory of a process of these kinds.
+pub(super) fn size_by(count: Count, sample: &ProcessSample, page_bytes: u64) -> Size {
+    let swapped = Count { swap: true, ..Count::of([]) };
+    let swap_pages = if count.swap { sample.counted_pages(swapped) } else { 0 };
+    let rss_pages = sample.counted_pages(Count { swap: false, ..count });
+    Size { rss_bytes: rss_pages * page_bytes, swap_bytes: swap_pages * page_bytes }
+}
+
+/// The account that a process is charged to, which may have no limit: the account of the owner of
+/// its user namespace, if that is limited, otherwise that of its own uid.
+pub(super) fn account_of(ledger: &Ledger, sample: &ProcessSample) -> AccountId {
+    let account_of = |uid: Uid| ledger.groups().account_of(uid);
+    let owners = account_of(sample.namespace_owner);
+    if ledger.account(owners).is_some() { owners } else { account_of(sample.uid) }
+}
+
+#[cfg(test)]
+mod tests {
+    use memory_ledger::{Groups, Requester, Source};
+
+    use super::*;
+
+    #[test]
+    fn a_process_in_a_namespace_is_charged_to_its_owner_if_that_has_a_limit() {
+        let mut ledger = Ledger::default();
+        ledger.set_groups(Groups::new([("students".to_owned(), vec![Uid(1001)])]));
+        let user = AccountId::User(Uid(1000));
+        let group = ledger.groups().account_of(Uid(1001));
+        let limit = Limit::new(1 << 30, None).unwrap();
+        for account in [user, group] {
+            ledger.apply(ledger.plan_set(account, limit, Source::Config, Requester::Root).unwrap());
+        }
+        let of = |uid, namespace_owner| {
+            let (uid, namespace_owner) = (Uid(uid), Uid(namespace_owner));
+            let sample = ProcessSample { uid, namespace_owner, ..ProcessSample::default() };
+            account_of(&ledger, &sample)
+        };
+        assert_eq!((of(1000, 1000), of(100_005, 1000)), (user, user));
+        assert_eq!(of(100_005, 1001), group);
+        assert_eq!(of(100_005, 1002), AccountId::User(Uid(100_005)), "its owner has none");
+        assert_eq!(of(1000, 0), user);
+    }
+
+    #[test]
+    fn a_process_is_as_large_as_its_limit_counts() {
+        let sample = ProcessSample {
+            anon_pages: 1,
+            shmem_pages: 20,
+            swap_pages: 300,
+            file_pages: 4000,
+            ..ProcessSample::default()
+        };
+        let size = |count, page_bytes| {
+            let Size { rss_bytes, swap_bytes } = size_by(count, &sample, page_bytes);
+            (rss_bytes, swap_bytes)
+        };
+        let of = |names: &[&str]| size(Count::of(names.iter().copied()), 1);
+        assert_eq!(size(Count::default(), 2), (42, 600));
+        assert_eq!(of(&["anon", "file"]), (4001, 0));
+        assert_eq!(of(&["swap"]), (0, 300));
+    }
 }

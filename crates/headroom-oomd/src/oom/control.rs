@@ -1,10 +1,10 @@
-//! Control requests that do not change limits.
+//! Control requests that do not change limits, and accounts in the control protocol.
 
 use std::collections::BTreeMap;
 
 use control::oomd::{
-    Explanation, Importance, LimitDetails, LimitLayer, MemberUsage, PendingLimit, RuleMatches,
-    Status, Trigger, UserLimit,
+    AccountKind, AccountRef, Explanation, Importance, LimitDetails, LimitLayer, MemberUsage,
+    PendingLimit, RuleMatches, Status, Trigger, UserLimit,
 };
 use headroom_linux::clock::monotonic_ns;
 use memory_ledger::bytes::Bytes;
@@ -12,16 +12,15 @@ use memory_ledger::cgroup::{CgroupAccount, owner_of};
 use memory_ledger::{
     Account, AccountId, CgroupId, Limit, NoVictim, Phase, Process, Requester, Source, Uid,
 };
-use memory_watch::Backend;
+use memory_watch::{Backend, account_of_key, key_of_account};
 
 use super::accounts::seconds_until;
 use super::cgroup_limits::{CgroupLimits, Listing};
-use super::kill_record::explanation;
+use super::kill_plan::explanation;
 use super::manager::OomManager;
 use super::shared_state::SharedState;
 use super::user_limits::{self, Alert};
-use crate::account_ref::to_ref;
-use crate::config::enforcement::Enforcement;
+use crate::config::Enforcement;
 
 /// Shown in the status while kills are only observed.
 const OBSERVES: &str = "observing: no process is killed, and limits are not enforced; `headroom \
@@ -333,4 +332,45 @@ fn run_in_cgroups(manager: &mut OomManager, only: Option<AccountId>) -> Vec<u64>
         }
     }
     decisions
+}
+
+/// For a group or cgroup, the number is its key in the BPF maps, which no uid can equal.
+pub fn to_ref(account: AccountId) -> AccountRef {
+    let kind = match account {
+        AccountId::User(_) => AccountKind::User,
+        AccountId::Group(_) => AccountKind::Group,
+        AccountId::Cgroup(_) => AccountKind::Cgroup,
+    };
+    AccountRef { kind, uid: key_of_account(account) }
+}
+
+/// `None`: no group or cgroup can have this number.
+pub fn of_ref(account: AccountRef) -> Option<AccountId> {
+    let found = account_of_key(account.uid);
+    match (account.kind, found) {
+        (AccountKind::User, _) => Some(AccountId::User(Uid(account.uid))),
+        (AccountKind::Group, AccountId::Group(_)) => Some(found),
+        (AccountKind::Cgroup, AccountId::Cgroup(_)) => Some(found),
+        (AccountKind::Group | AccountKind::Cgroup, _) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use memory_ledger::{CgroupId, GroupId};
+
+    use super::*;
+
+    #[test]
+    fn an_account_is_found_by_its_kind_and_number() {
+        let group = AccountId::Group(GroupId::new(7).unwrap());
+        for account in [AccountId::User(Uid(7)), group, AccountId::Cgroup(CgroupId(7))] {
+            assert_eq!(of_ref(to_ref(account)), Some(account));
+        }
+        let number = to_ref(group).uid;
+        assert_eq!(of_ref(AccountRef { kind: AccountKind::Cgroup, uid: number }), None);
+        assert_eq!(of_ref(AccountRef { kind: AccountKind::Group, uid: 1000 }), None);
+        // A uid in the range of group keys still denotes a user. The ledger refuses it.
+        assert_eq!(of_ref(AccountRef::user(Uid(number))), Some(AccountId::User(Uid(number))));
+    }
 }

@@ -12,7 +12,7 @@ use memory_ledger::{AccountId, Count, Groups, Uid};
 use memory_watch::ProcessSample;
 use memory_watch::process::FileId;
 
-use super::charge::{Size, size_by};
+use super::accounts::{Size, size_by};
 use crate::usage::Held;
 
 /// Change of an account's memory after which it is measured, bytes.

@@ -12,56 +12,36 @@
 //! coordinates them.
 //!
 //! State that the detectors read and the executor changes:
-//! * [`shared_state`](self::shared_state): [`accounts`] of users and groups, kills in flight, and
-//!   the [`process_snapshot`](self::process_snapshot) with
-//!   [`rule_preferences`](self::rule_preferences), [`user_preferences`](self::user_preferences) and
-//!   the [`cgroup_tree`](self::cgroup_tree);
-//! * [`charge`](self::charge): the account that a process is charged to, and its size;
-//! * [`kill_record`](self::kill_record), [`rate_monitor`](self::rate_monitor): decisions as they
-//!   are recorded and counted;
+//! * [`shared_state`](self::shared_state): [`accounts`] of users and groups, kills in flight, and a
+//!   snapshot of the processes with their [`preferences`](self::preferences);
 //! * [`usage_monitor`](self::usage_monitor): actual usage, and the correction of accounts by it;
 //! * [`held_memory`](self::held_memory): memory that other daemons hold for processes;
-//! * [`file_search`](self::file_search): when files that processes hold open are searched;
-//! * [`relief`](self::relief): memory that can be released before any process is killed;
 //! * [`scan_timer`](self::scan_timer): when everything is scanned.
 //!
 //! Around the manager:
-//! * [`reconfigure`]: applies a configuration; [`inherited_limits`](self::inherited_limits),
-//!   [`origin`](self::origin): limits left by an earlier daemon;
-//!   [`earlier_kills`](self::earlier_kills): its victims that still exit;
+//! * [`reconfigure`]: applies a configuration; [`earlier_daemon`](self::earlier_daemon): what another
+//!   one has left;
 //! * [`control`]: replies to control requests.
 
 pub mod accounts;
 mod cgroup_limits;
-mod cgroup_tree;
-mod charge;
 pub mod control;
 mod default_limits;
-mod earlier_kills;
+mod earlier_daemon;
 mod executor;
-mod file_search;
-mod first_grace;
 mod held_memory;
-mod inherited_limits;
 mod kill_plan;
-mod kill_record;
 pub mod manager;
-mod origin;
-mod process_snapshot;
-mod rate_monitor;
+mod preferences;
 pub mod reconfigure;
-mod relief;
-mod rule_preferences;
 mod scan_timer;
 mod shared_state;
 mod system_monitor;
-mod unlisted_spaces;
 mod usage_monitor;
 mod user_backstop;
 mod user_limits;
-mod user_preferences;
 
 pub use accounts::Accounts;
-pub use inherited_limits::SavedLimit;
+pub use earlier_daemon::SavedLimit;
 pub use manager::{AfterExit, ChangeError, OomManager, OomManagerBuilder};
 pub use reconfigure::Reconfigured;

@@ -14,8 +14,9 @@ use memory_ledger::{
     PressureTrigger, Scope, Thresholds, Uid,
 };
 
-use super::kill_plan::{Decision, KillPlan, Method, PinnedVictim, Purpose, Unarmed};
-use super::kill_record::no_kill_record;
+use super::kill_plan::{
+    Decision, KillPlan, Method, PinnedVictim, Purpose, Unarmed, no_kill_record,
+};
 use super::shared_state::SharedState;
 use crate::clock::NS_PER_MS;
 

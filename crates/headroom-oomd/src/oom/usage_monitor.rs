@@ -8,17 +8,14 @@ use memory_ledger::{
     AccountId, Demand, Effort, KillsInFlight, Limit, Measurement, Measurements, Need, Order,
     ProcessId, SumState, SumUpdates, UsageSource, Victims, controller_use,
 };
-use memory_watch::{Backend, Correction, ProcessSample};
+use memory_watch::{Backend, Correction, ProcessSample, SpaceState, UnlistedSpace};
 
-use super::accounts::Accounts;
-use super::charge::{Size, size_by};
-use super::file_search::FileSearch;
-use super::process_snapshot::ProcessSnapshot;
+use super::accounts::{Accounts, Size, size_by};
 use super::scan_timer::CALM_SCAN_SHARE;
-use super::unlisted_spaces::UnlistedSpaces;
+use super::shared_state::ProcessSnapshot;
 use crate::clock::NS_PER_MS;
 use crate::usage::{
-    Files, GROWTH_BYTES, Held, Holder, Measured, Member, Request, Unlisted, UsageWorker,
+    FileSearchMode, GROWTH_BYTES, Held, Holder, Measured, Member, Request, Unlisted, UsageWorker,
 };
 
 /// Maximum number of measurements started per iteration of the event loop; others follow in the
@@ -28,6 +25,18 @@ const MOST_BEGUN: usize = 32;
 /// Interval of looking for pages that are to be confirmed in idle time, milliseconds. A look takes
 /// 0.1 µs per account; with very many accounts the interval is longer, as for calm scans.
 const LOOK_MS: u64 = 250;
+/// Pause between two searches for memory files, milliseconds. A search takes 4 µs for each open
+/// file.
+const RENEW_MS: u64 = 500;
+/// Maximum time that a kill waits for the first search, milliseconds.
+const PATIENCE_MS: u64 = 100;
+/// An address space that is used and does not grow notably for this long belongs to no fork in
+/// progress: it is kept, milliseconds. The measurement and the kill follow within the second for
+/// which an account may exceed its limit.
+const KEPT_MS: u64 = 400;
+/// Growth by this fraction is notable. A system call can add single pages to an address space that
+/// it keeps; a fork copies faster.
+const NOTABLE_SHARE: u64 = 8;
 
 /// Schedules measurements of accounts. Without a worker the sum of its processes is used for each
 /// account.
@@ -272,8 +281,8 @@ impl UsageMonitor {
         }
         for DueOrder { order, limit } in due {
             let files = match order.demand {
-                Demand::Unseen => Files::Search,
-                Demand::Usage => Files::AsBefore,
+                Demand::Unseen => FileSearchMode::Search,
+                Demand::Usage => FileSearchMode::AsBefore,
             };
             let members = members.remove(&order.account).unwrap_or_default();
             let pids = pids.remove(&order.account).unwrap_or_default();
@@ -416,4 +425,159 @@ fn member(accounts: &Accounts, account: AccountId, sample: &ProcessSample) -> Op
         shmem_bytes: if count.shmem { sample.shmem_pages * page_bytes } else { 0 },
         page_table_bytes: sample.page_table_bytes,
     })
+}
+
+/// The searches for memory files that processes hold open, since the system came near its soft
+/// level and has much shared memory. Times are nanoseconds, CLOCK_MONOTONIC.
+#[derive(Debug, Default)]
+struct FileSearch {
+    begun_ns: Option<u64>,
+    ended_ns: Option<u64>,
+}
+
+impl FileSearch {
+    /// Whether a search should begin.
+    fn is_due(&self, now_ns: u64) -> bool {
+        match (self.begun_ns, self.ended_ns) {
+            (None, _) => true,
+            (Some(begun_ns), Some(ended_ns)) if ended_ns >= begun_ns => {
+                now_ns.saturating_sub(ended_ns) >= RENEW_MS * NS_PER_MS
+            }
+            // One is running.
+            (Some(_), _) => false,
+        }
+    }
+
+    fn begin(&mut self, now_ns: u64) {
+        self.begun_ns = Some(now_ns);
+    }
+
+    fn end(&mut self, now_ns: u64) {
+        self.ended_ns = Some(now_ns);
+    }
+
+    /// Whether a process may be killed: the result of a search is known, or late.
+    fn allows_kill(&self, now_ns: u64) -> bool {
+        let is_late = |begun_ns| now_ns.saturating_sub(begun_ns) >= PATIENCE_MS * NS_PER_MS;
+        self.ended_ns.is_some() || self.begun_ns.is_some_and(is_late)
+    }
+}
+
+/// Memory of an account's address spaces that no process has, pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct UnlistedPages {
+    /// Address spaces that are kept: their memory is in use, and cannot be shared by a fork in
+    /// progress.
+    kept: u64,
+    /// All others that are used.
+    recent: u64,
+    /// Shared memory of those that are not kept: used ones, and ones that the kernel is freeing.
+    shmem: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    pages: u64,
+    /// Since when it has about this size, nanoseconds.
+    since_ns: u64,
+}
+
+impl Seen {
+    fn has_grown_to(&self, pages: u64) -> bool {
+        pages > self.pages + self.pages / NOTABLE_SHARE
+    }
+}
+
+/// Address spaces that no process has, of accounts on which a kill depends: those of forks in
+/// progress, and those that a system call of another process uses after their processes have
+/// exited.
+#[derive(Debug, Default)]
+struct UnlistedSpaces {
+    by_account: BTreeMap<AccountId, BTreeMap<u64, Seen>>,
+}
+
+impl UnlistedSpaces {
+    /// Replaces the address spaces of an account.
+    fn replace(
+        &mut self,
+        account: AccountId,
+        spaces: &[UnlistedSpace],
+        now_ns: u64,
+    ) -> UnlistedPages {
+        let before = self.by_account.remove(&account).unwrap_or_default();
+        let (mut now, mut unlisted) = (BTreeMap::new(), UnlistedPages::default());
+        for space in spaces {
+            let pages = space.pages;
+            if space.state == SpaceState::Freed {
+                unlisted.shmem += space.shmem_pages;
+                continue;
+            }
+            let known = before.get(&space.mm_id).filter(|seen| !seen.has_grown_to(pages));
+            let seen = known.copied().unwrap_or(Seen { pages, since_ns: now_ns });
+            if now_ns - seen.since_ns >= KEPT_MS * NS_PER_MS {
+                unlisted.kept += pages;
+            } else {
+                unlisted.recent += pages;
+                unlisted.shmem += space.shmem_pages;
+            }
+            now.insert(space.mm_id, seen);
+        }
+        if !now.is_empty() {
+            self.by_account.insert(account, now);
+        }
+        unlisted
+    }
+
+    /// Drops the state of an account.
+    fn forget(&mut self, account: AccountId) {
+        self.by_account.remove(&account);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use memory_ledger::Uid;
+
+    use super::*;
+
+    const MS: u64 = NS_PER_MS;
+
+    #[test]
+    fn a_kill_waits_for_the_first_search_only_and_not_for_long() {
+        let mut search = FileSearch::default();
+        assert!(search.is_due(0) && !search.allows_kill(0));
+        search.begin(0);
+        assert!(!search.is_due(99 * MS) && !search.allows_kill(99 * MS));
+        assert!(search.allows_kill(100 * MS));
+        search.end(120 * MS);
+        assert!(search.allows_kill(120 * MS) && !search.is_due(600 * MS));
+        assert!(search.is_due(620 * MS));
+        search.begin(620 * MS);
+        assert!(search.allows_kill(620 * MS) && !search.is_due(2000 * MS));
+    }
+
+    const ACCOUNT: AccountId = AccountId::User(Uid(1000));
+
+    #[test]
+    fn an_address_space_is_kept_if_it_is_used_and_does_not_grow() {
+        let mut spaces = UnlistedSpaces::default();
+        let mut look = |ms: u64, sizes: &[(u64, u64)], state| {
+            let space = |(mm_id, pages): &(u64, u64)| UnlistedSpace {
+                mm_id: *mm_id,
+                pages: *pages,
+                shmem_pages: *pages,
+                state,
+            };
+            let list: Vec<UnlistedSpace> = sizes.iter().map(space).collect();
+            let UnlistedPages { kept, recent, shmem } =
+                spaces.replace(ACCOUNT, &list, ms * NS_PER_MS);
+            (kept, recent, shmem)
+        };
+        assert_eq!(look(0, &[(1, 10), (2, 20)], SpaceState::Used), (0, 30, 30));
+        assert_eq!(look(200, &[(1, 10), (2, 25)], SpaceState::Used), (0, 35, 35), "a fork grows");
+        assert_eq!(look(400, &[(1, 10), (2, 25)], SpaceState::Used), (10, 25, 25));
+        assert_eq!(look(500, &[(1, 11), (2, 26)], SpaceState::Used), (11, 26, 26), "single pages");
+        assert_eq!(look(600, &[(1, 10), (2, 25)], SpaceState::Freed), (0, 0, 35));
+        assert_eq!(look(800, &[(1, 10), (2, 25)], SpaceState::Used), (0, 35, 35), "others by now");
+    }
 }

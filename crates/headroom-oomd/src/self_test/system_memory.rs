@@ -7,11 +7,11 @@ use std::time::Instant;
 use memory_ledger::{Floors, Level, Thresholds};
 use memory_watch::ProcessSample;
 
-use super::common::{
+use super::Victim;
+use super::fake_watch::FakeWatchControl;
+use super::{
     POLL_INTERVAL, SelfTestError, TIMEOUT, last_kill, not_killed, sample_of, wait_for_decision,
 };
-use super::fake_watch::FakeWatchControl;
-use super::victim::Victim;
 use crate::oom::OomManager;
 
 /// Above `PID_MAX_LIMIT`: such a pid cannot belong to a process.
@@ -118,20 +118,21 @@ fn always_reached() -> Thresholds {
 
 #[cfg(test)]
 mod tests {
-    use super::super::common;
+    use memory_watch::Watch;
+
+    use super::super::{UID, oom_manager_with_fake_watch};
     use super::*;
-    use crate::watching::{self, Wanted};
 
     #[test]
     fn only_own_children_get_sigterm_or_are_killed_as_herd_and_fork_bomb() {
-        let start = || Victim::start(common::UID).unwrap();
+        let start = || Victim::start(UID).unwrap();
         let victims: [Victim; 5] = std::array::from_fn(|_| start());
         let bystander = start();
-        let watch = watching::select(Wanted::Proc, None).unwrap().watch;
+        let watch: Box<dyn Watch> = Box::new(memory_watch::ProcPoller::new().unwrap());
         let mut samples = Vec::new();
         watch.processes(&mut samples).unwrap();
         let reaper = reclaim::Reaper::start(1).unwrap();
-        let (mut oom, control) = common::oom_manager_with_fake_watch(reaper).unwrap();
+        let (mut oom, control) = oom_manager_with_fake_watch(reaper).unwrap();
         let test = SystemMemoryTest::prepare(&samples, victims).unwrap();
         test.run(&mut oom, &control, None).unwrap();
         let mut records = oom.records().latest(10, None);

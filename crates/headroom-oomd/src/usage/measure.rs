@@ -15,12 +15,10 @@ use memory_watch::process::{
 };
 use owners::Owner;
 
-use super::bound::{Bound, Parts};
+use super::bound::{Bound, MappedFiles, MemoryParts};
 use super::bounded::{Answer, BATCH, BoundedReader, Question, thread_cpu_ns};
-use super::controller::{self, ChargeDifference, Controller};
-use super::mapped_files::MappedFiles;
 use super::open_files::{Holder, held_bytes};
-use super::slice::SliceQuery;
+use super::slice::{self, ChargeDifference, Controller, SliceQuery};
 use crate::clock::NS_PER_MS;
 
 /// Maximum number of file descriptors and mapped files examined per measurement, of all processes
@@ -52,9 +50,9 @@ pub struct Member {
 
 impl Member {
     /// Memory charged for the address space.
-    fn charged(&self) -> Parts {
+    fn charged(&self) -> MemoryParts {
         let shmem_bytes = self.shmem_bytes;
-        Parts { shmem_bytes, other_bytes: self.charged_bytes - shmem_bytes }
+        MemoryParts { shmem_bytes, other_bytes: self.charged_bytes - shmem_bytes }
     }
 }
 
@@ -80,7 +78,7 @@ pub struct Unlisted {
 
 /// Whether to search for files in memory that are held open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Files {
+pub enum FileSearchMode {
     /// Only if the last measurement found some.
     AsBefore,
     /// In any case.
@@ -97,7 +95,7 @@ pub struct Request {
     /// All address spaces of the account.
     pub members: Vec<Member>,
     /// Whether to search for files that are held open.
-    pub files: Files,
+    pub files: FileSearchMode,
     /// Memory that other daemons hold for the account.
     pub held: Vec<Held>,
     /// Address spaces without a process, if a kill depends on the measurement.
@@ -151,7 +149,7 @@ struct Unmapped {
 #[derive(Clone, Copy, Debug)]
 struct Share {
     /// The part of its memory that belongs to other sharers, or is lazily freed.
-    of_others: Parts,
+    of_others: MemoryParts,
     /// Part of `of_others`: no other process has it, but the kernel can take it at any time.
     lazily_freed_bytes: u64,
     read_at_ns: u64,
@@ -161,7 +159,7 @@ impl Measurer {
     pub(super) fn new() -> Self {
         Self {
             reader: BoundedReader::default(),
-            controller: Controller::new(controller::hierarchy()),
+            controller: Controller::new(slice::hierarchy()),
             proc: Proc::default(),
             devices: TmpfsDevices::new(),
             holders: BTreeSet::new(),
@@ -280,7 +278,7 @@ impl Measurer {
     /// files that others lock are in the same sums. `None`: not all processes could be read.
     fn page_cache_that_counts(&mut self, request: &Request) -> Option<u64> {
         let Request { order, count, members, files, .. } = request;
-        let wanted = *files == Files::Search || self.holders.contains(&order.account);
+        let wanted = *files == FileSearchMode::Search || self.holders.contains(&order.account);
         if !wanted || !count.shmem || count.file {
             return Some(0);
         }
@@ -301,9 +299,11 @@ impl Measurer {
         let account = order.account;
         self.devices.forget_mounts();
         let open_files = match files {
-            Files::AsBefore if !self.holders.contains(&account) => OpenFiles::default(),
-            Files::AsBefore | Files::Search if count.shmem => self.open_files(&order, &members),
-            Files::AsBefore | Files::Search => OpenFiles::default(),
+            FileSearchMode::AsBefore if !self.holders.contains(&account) => OpenFiles::default(),
+            FileSearchMode::AsBefore | FileSearchMode::Search if count.shmem => {
+                self.open_files(&order, &members)
+            }
+            FileSearchMode::AsBefore | FileSearchMode::Search => OpenFiles::default(),
         };
         // Where files count, what is mapped of these is in the sum; the rest is not known.
         let (page_cache_bytes, unread_locked_bytes) = if count.file {
@@ -568,11 +568,11 @@ fn charged_bound(summed_bytes: u64, members: &[Member], unlisted: Unlisted) -> B
     let shmem_bytes: u64 = members.iter().map(|member| member.shmem_bytes).sum();
     let unlisted_bytes = summed_bytes.saturating_sub(charged_bytes + unlisted.kept_bytes);
     let unlisted_shmem_bytes = unlisted.shmem_bytes.min(unlisted_bytes);
-    let listed = Parts {
+    let listed = MemoryParts {
         shmem_bytes,
         other_bytes: summed_bytes.saturating_sub(shmem_bytes + unlisted_bytes),
     };
-    let unlisted = Parts {
+    let unlisted = MemoryParts {
         shmem_bytes: unlisted_shmem_bytes,
         other_bytes: unlisted_bytes - unlisted_shmem_bytes,
     };
@@ -590,8 +590,8 @@ pub(crate) fn machine_shmem_bytes() -> u64 {
 fn member_share(member: &Member, rollup: &SmapsRollup, count: Count) -> Option<Share> {
     let own_shmem = if count.shmem { rollup.pss_shmem_bytes? } else { 0 };
     let own_other = share(rollup, Count { shmem: false, ..count })?;
-    let Parts { shmem_bytes, other_bytes } = member.charged();
-    let of_others = Parts {
+    let MemoryParts { shmem_bytes, other_bytes } = member.charged();
+    let of_others = MemoryParts {
         shmem_bytes: shmem_bytes.saturating_sub(own_shmem),
         other_bytes: other_bytes.saturating_sub(own_other),
     };
@@ -697,11 +697,15 @@ mod tests {
             difference_bytes
         };
         let file = file_of("ramfs");
-        assert_eq!(measured(Files::AsBefore, Count::default()), 1 << 20);
-        assert_eq!(measured(Files::Search, Count::default()), 9 << 20);
-        assert_eq!(measured(Files::AsBefore, Count::default()), 9 << 20, "it was found before");
+        assert_eq!(measured(FileSearchMode::AsBefore, Count::default()), 1 << 20);
+        assert_eq!(measured(FileSearchMode::Search, Count::default()), 9 << 20);
+        assert_eq!(
+            measured(FileSearchMode::AsBefore, Count::default()),
+            9 << 20,
+            "it was found before"
+        );
         drop(file);
-        assert_eq!(measured(Files::AsBefore, Count::default()), 1 << 20);
+        assert_eq!(measured(FileSearchMode::AsBefore, Count::default()), 1 << 20);
         assert!(measurer.holders.is_empty());
     }
 
@@ -795,7 +799,7 @@ mod tests {
         assert!(unmapped.unread_bytes > 0 && unmapped.unread_bytes < unmapped.bytes);
         let order = Order { enough_bytes: 3_000 * LEN as u64, ..order };
         let (count, unlisted) = (Count::default(), Unlisted::default());
-        let (held, pids, files) = (Vec::new(), Vec::new(), Files::Search);
+        let (held, pids, files) = (Vec::new(), Vec::new(), FileSearchMode::Search);
         let request = Request { order, count, members, files, held, unlisted, pids };
         let measured = measurer.measure(request);
         assert_eq!(measured.difference_bytes, 3_000 * LEN as i64, "{measured:?}");

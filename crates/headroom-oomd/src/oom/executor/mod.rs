@@ -1,35 +1,28 @@
 //! Carries out kills: the only code that sends signals and reclaims memory.
 //!
-//! * [`fork_bomb`](self::fork_bomb): a family that is stopped before it is killed;
-//! * [`killed_member`](self::killed_member): a further process that is stopped and killed;
-//! * [`shared_memory`](self::shared_memory): all processes that use a victim's memory;
+//! * [`stopping`](self::stopping): further processes that are stopped before they are killed;
 //! * [`reaping`](self::reaping): victims that are exiting, and the reaper threads that release
 //!   their memory.
 
-mod fork_bomb;
-mod killed_member;
 mod reaping;
-mod shared_memory;
+mod stopping;
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use control::oomd::Outcome;
+use control::oomd::{Outcome, Trigger};
 use headroom_linux::clock::monotonic_ns;
 use memory_ledger::{
-    Cause, ChargedAccount, InFlightKill, KillToken, KillsInFlight, LatchAction, NewKill, Process,
-    Sender, Settled, Signal,
+    AccountId, Cause, ChargedAccount, InFlightKill, KillRate, KillToken, KillsInFlight,
+    LatchAction, NewKill, PressureTrigger, Process, RateLimit, Sake, Sender, Settled, Signal,
 };
 use reclaim::{Exiting, KillError, OpenError, Reaper, exiting};
 
-use self::fork_bomb::{ForkBomb, Kin};
-use self::killed_member::KilledMember;
 use self::reaping::Reaping;
-use self::shared_memory::SharedMemory;
+use self::stopping::{ForkBomb, KilledMember, Kin, ROUNDS, SharedMemory};
 use super::accounts::Accounts;
-use super::kill_plan::{CgroupScope, KillPlan, Method, Purpose, open};
-use super::kill_record::kill_record;
-use super::rate_monitor::RateMonitor;
+use super::kill_plan::{CgroupScope, KillPlan, Method, Purpose, kill_record, open};
 use super::shared_state::SharedState;
 use crate::clock::NS_PER_MS;
 use crate::notifications::pre_kill_hook::PreKillInfo;
@@ -201,7 +194,7 @@ impl Executor {
         state: &mut SharedState,
     ) -> Vec<Process> {
         let mut found = others;
-        for _ in 0..fork_bomb::ROUNDS {
+        for _ in 0..ROUNDS {
             let killed = bomb.stop_and_kill(found, state);
             let sent = Sent { signal: Signal::Kill, at_ns: monotonic_ns() };
             for member in killed {
@@ -371,5 +364,61 @@ impl Claim {
             // The account has no limit any more.
             Err(_) => Some(Self::Nothing),
         }
+    }
+}
+
+/// Recent decisions, by the account or system for which they were made; logs when the rate is too
+/// high.
+#[derive(Default)]
+pub(super) struct RateMonitor {
+    rate: KillRate,
+    /// Accounts that exceed the rate limit; logged once until the rate has dropped.
+    too_many: BTreeSet<Sake>,
+}
+
+impl RateMonitor {
+    /// Sets the rate limit.
+    pub(super) fn set_limit(&mut self, limit: RateLimit) {
+        self.rate.set_limit(limit);
+    }
+
+    /// Counts a decision. Returns a note for its record if the rate limit is exceeded.
+    pub(super) fn count(&mut self, trigger: Trigger, account: AccountId) -> String {
+        let system = trigger.is_of_the_machine();
+        let sake = if system { Sake::Machine } else { Sake::Account(account) };
+        if !self.rate.note(sake, monotonic_ns()) {
+            self.too_many.remove(&sake);
+            return String::new();
+        }
+        let RateLimit { most, within_ms } = self.rate.limit();
+        if self.too_many.insert(sake) && !system {
+            tracing::warn!(
+                %account,
+                "more than {most} victims within {within_ms} ms: the limit is enforced all the \
+                 same; does something start them again and again?"
+            );
+        }
+        format!("; more than {most} victims within {within_ms} ms")
+    }
+
+    /// Whether a kill for the system should wait: the rate limit is used up without relief, and the
+    /// pressure does not require a kill yet.
+    pub(super) fn should_wait(&mut self, trigger: &PressureTrigger) -> bool {
+        let spent = self.rate.is_spent(Sake::Machine, monotonic_ns());
+        if !spent {
+            self.too_many.remove(&Sake::Machine);
+        }
+        if !spent || !trigger.pressure.can_wait() {
+            return false;
+        }
+        if self.too_many.insert(Sake::Machine) {
+            let RateLimit { most, within_ms } = self.rate.limit();
+            tracing::warn!(
+                "{trigger}, and {most} victims within {within_ms} ms have not helped: only the \
+                 hard level and the forecast kill until it is over; does something start them \
+                 again and again?"
+            );
+        }
+        true
     }
 }

@@ -18,7 +18,7 @@ const EXITS: usize = 64;
 const EVENTS: u64 = 0;
 const REAPER: u64 = u64::MAX;
 
-struct Entry {
+struct ExitingVictim {
     token: KillToken,
     reclaim: Reclaim,
     progress: Progress,
@@ -36,7 +36,7 @@ enum Watched {
 pub(super) struct Reaping {
     reaper: Reaper,
     epoll: OwnedFd,
-    victims: Vec<Entry>,
+    victims: Vec<ExitingVictim>,
 }
 
 impl Reaping {
@@ -59,7 +59,7 @@ impl Reaping {
             }
         };
         let reclaim = Reclaim::new(victim);
-        self.victims.push(Entry { token, reclaim, progress: Progress::Pending, watched });
+        self.victims.push(ExitingVictim { token, reclaim, progress: Progress::Pending, watched });
         self.step(token, kills);
     }
 
@@ -141,7 +141,7 @@ impl AsFd for Reaping {
     }
 }
 
-impl Entry {
+impl ExitingVictim {
     fn step(&mut self, reaper: &Reaper, epoll: &OwnedFd, kills: &mut KillsInFlight) {
         let now_ns = monotonic_ns();
         let terminating = kills.get(self.token).is_some_and(InFlightKill::is_terminating);

@@ -1,8 +1,10 @@
-//! The kill preference of each process by the administrator's rules, cached per process.
+//! The kill preference of each process: by the administrator's rules, cached per process, and by
+//! users for their own processes. Rules take precedence.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
+use control::oomd::Importance;
 use memory_ledger::rules::{Facts, Rule, Rules};
 use memory_ledger::{Comm, KillPreference, Process, ProcessId, Uid};
 use memory_watch::process::Proc;
@@ -12,9 +14,11 @@ use crate::usage::{Answer, BoundedReader, Question};
 /// Lifetime of the cache, nanoseconds: a process can move to another cgroup, or execute another
 /// program with the same name.
 const CACHE_NS: u64 = 5_000_000_000;
+/// Maximum number of preferences per user.
+const MAX_OF_A_USER: usize = 256;
 
 /// The rules, and their cached results for recent processes.
-pub struct RulePreferences {
+pub(super) struct RulePreferences {
     rules: Rules,
     proc: Proc,
     /// `exe` waits for a process in `execve`, and its path may be on a file server of a user.
@@ -34,7 +38,7 @@ struct Cached {
 
 impl RulePreferences {
     /// Starts with an empty cache.
-    pub fn new(rules: Rules) -> Self {
+    pub(super) fn new(rules: Rules) -> Self {
         Self {
             processes: vec![None; rules.0.len()],
             rules,
@@ -46,12 +50,12 @@ impl RulePreferences {
     }
 
     /// The rules.
-    pub fn rules(&self) -> &Rules {
+    pub(super) fn rules(&self) -> &Rules {
         &self.rules
     }
 
     /// The rules, and how many processes each decided about in the last scan.
-    pub fn matches(&self) -> impl Iterator<Item = (&Rule, Option<u32>)> {
+    pub(super) fn matches(&self) -> impl Iterator<Item = (&Rule, Option<u32>)> {
         self.rules.0.iter().zip(self.processes.iter().copied())
     }
 
@@ -59,7 +63,7 @@ impl RulePreferences {
     /// rules, must not choose among them. `avoid` rules about units and programs of all users do
     /// not count: they exempt no process, and a limit that is exceeded before a victim is armed
     /// comes first.
-    pub fn concern(&self, uid: Uid) -> bool {
+    pub(super) fn concern(&self, uid: Uid) -> bool {
         let yields = |rule: &Rule| {
             let chosen_by_process = rule.name.is_some() || rule.cmdline.is_some();
             rule.preference == KillPreference::Avoid && rule.uid.is_none() && !chosen_by_process
@@ -69,7 +73,7 @@ impl RulePreferences {
     }
 
     /// Sets the preference of each process by the rules.
-    pub fn apply(&mut self, processes: &mut [Process], now_ns: u64) {
+    pub(super) fn apply(&mut self, processes: &mut [Process], now_ns: u64) {
         if self.rules.0.is_empty() {
             return;
         }
@@ -83,7 +87,7 @@ impl RulePreferences {
             let rule = match cached {
                 Some(cached) => cached.rule,
                 None => {
-                    let mut facts = Files::new(&mut self.proc, &mut self.reader, process);
+                    let mut facts = ProcFacts::new(&mut self.proc, &mut self.reader, process);
                     let rule = self.rules.first(&mut facts);
                     self.cache.insert(process.id, Cached { comm: process.comm, rule });
                     rule
@@ -98,7 +102,7 @@ impl RulePreferences {
 }
 
 /// A process's files in `/proc`, each read at most once.
-struct Files<'a> {
+struct ProcFacts<'a> {
     proc: &'a mut Proc,
     reader: &'a mut BoundedReader,
     process: &'a Process,
@@ -107,13 +111,13 @@ struct Files<'a> {
     cgroup: Option<Option<String>>,
 }
 
-impl<'a> Files<'a> {
+impl<'a> ProcFacts<'a> {
     fn new(proc: &'a mut Proc, reader: &'a mut BoundedReader, process: &'a Process) -> Self {
         Self { proc, reader, process, cmdline: None, exe: None, cgroup: None }
     }
 }
 
-impl Facts for Files<'_> {
+impl Facts for ProcFacts<'_> {
     fn uid(&self) -> Uid {
         self.process.uid
     }
@@ -153,10 +157,81 @@ impl Facts for Files<'_> {
     }
 }
 
+/// The users that an account holds memory of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sharing {
+    /// One user.
+    Alone,
+    /// Several users.
+    Shared,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct UserPreference {
+    uid: Uid,
+    preference: KillPreference,
+}
+
+/// Users' preferences about their own processes. They apply to kills for the user's own limit,
+/// among that user's processes: no user can have another user's process killed before its own.
+#[derive(Debug, Default)]
+pub(super) struct UserPreferences {
+    of: BTreeMap<ProcessId, UserPreference>,
+}
+
+impl UserPreferences {
+    /// Sets the preference of the user that owns the process.
+    pub(super) fn set(&mut self, process: &Process, importance: Importance) -> Result<(), String> {
+        let preference = match importance {
+            Importance::Ordinary => {
+                self.of.remove(&process.id);
+                return Ok(());
+            }
+            Importance::Avoid => KillPreference::Avoid,
+            Importance::Prefer => KillPreference::Prefer,
+        };
+        let of_the_user = self.of.values().filter(|it| it.uid == process.uid).count();
+        if of_the_user >= MAX_OF_A_USER && !self.of.contains_key(&process.id) {
+            let uid = process.uid;
+            return Err(format!(
+                "uid {uid} has set the preference of {MAX_OF_A_USER} processes already"
+            ));
+        }
+        self.of.insert(process.id, UserPreference { uid: process.uid, preference });
+        Ok(())
+    }
+
+    /// Applies a user's preferences to its processes, unless a rule matches them. In a shared
+    /// account its processes cannot be spared, since other users' processes would be killed
+    /// instead.
+    pub(super) fn apply(&self, uid: Uid, processes: &mut [Process], sharing: Sharing) {
+        for process in processes.iter_mut().filter(|process| process.uid == uid) {
+            if let Some(preference) = self.of.get(&process.id)
+                && preference.uid == uid
+                && process.preference == KillPreference::Ordinary
+                && (sharing == Sharing::Alone || preference.preference != KillPreference::Avoid)
+            {
+                process.preference = preference.preference;
+            }
+        }
+    }
+
+    /// Drops preferences for processes that are not in this list.
+    pub(super) fn forget_gone(&mut self, processes: &[Process]) {
+        if self.of.is_empty() || processes.is_empty() {
+            return;
+        }
+        let mut there: Vec<ProcessId> = processes.iter().map(|process| process.id).collect();
+        there.sort_unstable();
+        self.of.retain(|id, _| there.binary_search(id).is_ok());
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::*;
     use memory_ledger::rules::Pattern;
+
+    use super::*;
 
     fn ourselves() -> Process {
         let id = ProcessId { pid: std::process::id(), start_time: 1 };
@@ -216,7 +291,7 @@ mod tests {
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
         let process = Process { id: ProcessId { pid: child.id(), start_time: 1 }, ..ourselves() };
-        let exe = Files::new(&mut Proc::default(), &mut BoundedReader::default(), &process)
+        let exe = ProcFacts::new(&mut Proc::default(), &mut BoundedReader::default(), &process)
             .exe()
             .map(str::to_owned);
         child.kill().unwrap();
@@ -243,5 +318,55 @@ mod tests {
         let renamed = Process { comm: Comm::new(b"other"), ..ourselves() };
         assert_eq!(preference(None, renamed, 3), KillPreference::Prefer);
         assert_eq!(preference(None, ourselves(), CACHE_NS), KillPreference::Prefer);
+    }
+
+    const ALICE: Uid = Uid(7);
+    const BOB: Uid = Uid(8);
+
+    fn process(pid: u32, uid: Uid) -> Process {
+        Process { id: ProcessId { pid, start_time: 1 }, ..Process::of(uid) }
+    }
+
+    #[test]
+    fn preferences_apply_to_own_processes_and_rank_below_rules() {
+        let mut preferences = UserPreferences::default();
+        preferences.set(&process(1, ALICE), Importance::Avoid).unwrap();
+        preferences.set(&process(2, ALICE), Importance::Prefer).unwrap();
+        let ruled = Process { preference: KillPreference::Never, ..process(2, ALICE) };
+        // Another one has the id of the first by now.
+        let mut processes = [process(1, BOB), ruled, process(1, ALICE)];
+        preferences.apply(ALICE, &mut processes, Sharing::Alone);
+        assert_eq!(
+            processes.map(|it| it.preference),
+            [KillPreference::Ordinary, KillPreference::Never, KillPreference::Avoid]
+        );
+        preferences.set(&process(1, ALICE), Importance::Ordinary).unwrap();
+        let mut processes = [process(1, ALICE)];
+        preferences.apply(ALICE, &mut processes, Sharing::Alone);
+        assert_eq!(processes[0].preference, KillPreference::Ordinary);
+    }
+
+    #[test]
+    fn users_of_a_shared_limit_can_prefer_their_own_processes_only() {
+        let mut preferences = UserPreferences::default();
+        preferences.set(&process(1, ALICE), Importance::Avoid).unwrap();
+        preferences.set(&process(2, ALICE), Importance::Prefer).unwrap();
+        let mut processes = [process(1, ALICE), process(2, ALICE), process(3, BOB)];
+        preferences.apply(ALICE, &mut processes, Sharing::Shared);
+        let expected = [KillPreference::Ordinary, KillPreference::Prefer, KillPreference::Ordinary];
+        assert_eq!(processes.map(|it| it.preference), expected);
+    }
+
+    #[test]
+    fn a_user_cannot_fill_our_memory_with_preferences() {
+        let mut preferences = UserPreferences::default();
+        for pid in 0..MAX_OF_A_USER as u32 {
+            preferences.set(&process(pid, ALICE), Importance::Avoid).unwrap();
+        }
+        assert!(preferences.set(&process(9999, ALICE), Importance::Avoid).is_err());
+        preferences.set(&process(9999, BOB), Importance::Avoid).unwrap();
+        preferences.set(&process(5, ALICE), Importance::Prefer).unwrap();
+        preferences.forget_gone(&[process(5, ALICE), process(9999, BOB)]);
+        assert_eq!(preferences.of.len(), 2);
     }
 }

@@ -1,8 +1,9 @@
-//! Diagnostics of the configuration: a range of the text and a message.
+//! Keys and values of the configuration. Each error has a place in the text.
 
 use std::ops::Range;
 
-use toml::de::DeTable;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
 
 /// An error at a place in a configuration file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,4 +54,27 @@ fn distance(from: &str, to: &str) -> usize {
         }
     }
     row[to.len()]
+}
+
+pub(crate) fn truth(value: &Spanned<DeValue>) -> Result<bool, ConfigDiagnostic> {
+    let wrong = || ConfigDiagnostic::new(value.span(), "expected true or false");
+    value.get_ref().as_bool().ok_or_else(wrong)
+}
+
+/// The error of a value that is not a whole number of this range.
+pub(crate) fn not_in_range(value: &Spanned<DeValue>, least: u64, most: u64) -> ConfigDiagnostic {
+    let found = match value.get_ref().as_integer() {
+        Some(integer) => integer.as_str().to_owned(),
+        None => format!("a {}", value.get_ref().type_str()),
+    };
+    let message = format!("{found} is not a whole number from {least} to {most}");
+    ConfigDiagnostic::new(value.span(), message)
+}
+
+/// A whole number up to `most`.
+pub(crate) fn number(value: &Spanned<DeValue>, most: u64) -> Result<u64, ConfigDiagnostic> {
+    let wrong = || not_in_range(value, 0, most);
+    let number = value.get_ref().as_integer().ok_or_else(wrong)?;
+    let number = u64::from_str_radix(number.as_str(), number.radix()).map_err(|_| wrong())?;
+    if number <= most { Ok(number) } else { Err(wrong()) }
 }
