@@ -137,7 +137,7 @@ fn plain(text: &str) -> String {
 #[test]
 fn the_lifetime_of_a_runtime_limit_is_the_same_everywhere() {
     let sentence = "A runtime limit lasts until it is cleared or headroom-oomd is stopped. A \
-                    reload keeps it; with the BPF notifier, so does a crash.";
+                    reload keeps it, and so does a crash.";
     for path in [
         "dist/man/headroom.1",
         "dist/man/headroom-oomd.8",

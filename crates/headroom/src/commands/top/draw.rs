@@ -367,6 +367,7 @@ MiB/s                50.0 MiB
 4000000003           2.0 MiB  1000.0 MiB  [|              ]   \
 0%                                               2.0 MiB
 
+
 LATEST DECISIONS
 q quit  s sort  l limit  c clear  ? help   by share of the limit; 1 of 3";
         assert_eq!(lines.join("\n"), expected, "\n{}", lines.join("\n"));
