@@ -307,8 +307,8 @@ pub struct Preloaded {
 pub enum LimitCommand {
     /// Set the limit of a user or group at run time
     ///
-    /// A runtime limit lasts until it is cleared or headroom-oomd is stopped. A reload keeps it, and
-    /// so does a crash.
+    /// A runtime limit lasts until it is cleared or headroom-oomd is stopped. A reload keeps it,
+    /// and so does a crash.
     Set {
         /// Name or uid, or @NAME for a group that shares a limit
         #[arg(value_hint = ValueHint::Username)]

@@ -68,8 +68,9 @@ impl Families {
     }
 }
 
-/// Address spaces that several processes use (`CLONE_VM` without `CLONE_THREAD`, `vfork`). These are
-/// one candidate: each has all of the memory, and it is freed only when all of them have exited.
+/// Address spaces that several processes use (`CLONE_VM` without `CLONE_THREAD`, `vfork`). These
+/// are one candidate: each has all of the memory, and it is freed only when all of them have
+/// exited.
 #[derive(Clone, Debug, Default)]
 pub struct Sharers {
     /// Address spaces with their numbers of users, ascending.

@@ -1,5 +1,5 @@
-//! Death notifications, freezing and freeze notifications; the notifications that a process was sent
-//! and has not acknowledged.
+//! Death notifications, freezing and freeze notifications; the notifications that a process was
+//! sent and has not acknowledged.
 
 pub mod death;
 pub mod freeze;

@@ -19,8 +19,8 @@
 //! * [`scan_timer`](self::scan_timer): when everything is scanned.
 //!
 //! Around the manager:
-//! * [`reconfigure`]: applies a configuration; [`earlier_daemon`](self::earlier_daemon): what another
-//!   one has left;
+//! * [`reconfigure`]: applies a configuration; [`earlier_daemon`](self::earlier_daemon): what
+//!   another one has left;
 //! * [`control`]: replies to control requests.
 
 pub mod accounts;
