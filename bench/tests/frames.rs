@@ -84,13 +84,13 @@ fn overshoot_reports_pages_and_victims_of_each_guard() {
         assert!(at_kill.iter().zip(&peak).all(|(at, peak)| at <= peak), "{at_kill:?} {peak:?}");
     }
     // What a fork has brought is known within a second; sixteen pages are not worth a measurement.
-    // Near the limit a busy machine may not measure all of eight in time: then it is less than
-    // what they have inherited.
+    // A busy machine may not measure all of several in time: then it is less than what they have
+    // inherited.
     const RESTED: [&str; 3] = ["1 process, rested", "4 processes, rested", "8 processes, rested"];
-    let inherited = values(&lines, "headroom stopped", "pages_over_at_kill_max", &PROCESSES)[2];
+    let inherited = values(&lines, "headroom stopped", "pages_over_at_kill_max", &PROCESSES);
     for subject in ["headroom", "headroom stopped"] {
         let over = values(&lines, subject, "pages_over_at_kill_max", &RESTED);
-        let bounds = [16.0, 16.0, inherited / 2.0];
+        let bounds = [16.0, inherited[1] / 2.0, inherited[2] / 2.0];
         assert!(over.iter().zip(bounds).all(|(over, bound)| *over <= bound), "{subject}: {over:?}");
     }
     for subject in ["headroom stopped", "memory cgroup"] {

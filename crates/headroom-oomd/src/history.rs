@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use control::oomd::{AccountKind, Why};
 use headroom_linux::folders;
 
-use crate::partition::Partitioned;
+use crate::records::Partitioned;
 
 /// File name in the state directory.
 const NAME: &str = "history";

@@ -6,8 +6,7 @@
 //!
 //! * [`oom`]: from an exceeded limit, or system memory pressure, to reclaimed memory;
 //! * [`leases`]: memory that is reserved before it is used;
-//! * [`records`], [`history`]: decisions with their reasons, in memory and on disk, where
-//!   [`partition`] limits the share of each account;
+//! * [`records`], [`history`]: decisions with their reasons, in memory and on disk;
 //! * [`requests`]: requests on the control socket and their authorization;
 //! * [`config`]: the configuration files;
 //! * [`reload`]: reload of the configuration;
@@ -31,7 +30,6 @@ pub mod log;
 pub mod names;
 pub mod notifications;
 pub mod oom;
-pub mod partition;
 pub mod records;
 pub mod reload;
 pub mod requests;
