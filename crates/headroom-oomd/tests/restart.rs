@@ -182,7 +182,7 @@ fn without_a_bpf_filesystem_the_daemon_works_and_reports_the_loss() {
     let notices: Vec<_> =
         degraded.iter().filter(|what| what.contains("is not on a BPF file system")).collect();
     assert_eq!(notices.len(), 1, "{degraded:?}");
-    assert!(notices[0].contains("limits end with a daemon that is killed"), "{notices:?}");
+    assert!(notices[0].contains("no limit holds while a killed daemon is replaced"), "{notices:?}");
     daemon.set_limit(Uid(62870), 64 * MIB);
     let mut hog = Hog::start(Uid(62870));
     hog.grow(96 * 1024);

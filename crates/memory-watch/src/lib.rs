@@ -48,7 +48,7 @@ pub fn choose_notifier(pins: Option<&Path>) -> Result<Chosen, NotifierError> {
         Ok(notifier) => Ok(Chosen { watch: Box::new(notifier), degraded: None }),
         Err(error @ NotifierError::Pins { .. }) => Ok(Chosen {
             watch: Box::new(Notifier::load()?),
-            degraded: Some(format!("limits end with a daemon that is killed: {error}")),
+            degraded: Some(format!("no limit holds while a killed daemon is replaced: {error}")),
         }),
         Err(error) => Err(error),
     }
