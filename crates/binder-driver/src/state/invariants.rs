@@ -9,7 +9,6 @@ use crate::driver::{
     AccountId, DeathId, Driver, FreezeId, FreezeNotificationId, NodeId, ProcessId, ThreadId,
     TransactionId,
 };
-use crate::host::FileToken;
 use crate::notifications::death::DeathState;
 use crate::objects::Strength;
 use crate::process::account::{Account, RECORD_BYTES};
@@ -148,12 +147,6 @@ impl Driver {
             ensure!(!forgotten, "{id:?} sleeps over its work");
         }
         Ok(())
-    }
-
-    /// All files in transit.
-    #[doc(hidden)]
-    pub fn files_on_their_way(&self) -> Vec<FileToken> {
-        self.buffers.values().flat_map(|buffer| buffer.files.iter().map(|slot| slot.file)).collect()
     }
 
     /// Only devices are left.

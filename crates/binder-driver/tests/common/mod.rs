@@ -404,7 +404,7 @@ impl World {
 
     /// Checks that exactly the files in transit are held by the host.
     pub fn check_files(&self) {
-        let mut tokens = self.driver.files_on_their_way();
+        let mut tokens: Vec<_> = self.driver.files_in_transit().collect();
         tokens.sort();
         assert_eq!(tokens, self.host.taken.keys().copied().collect::<Vec<_>>(), "files leak");
     }
