@@ -22,7 +22,7 @@ use clap::Parser;
 use control::binderd::Reply;
 use headroom_daemon::message::{plain, prompt_stderr};
 use headroom_daemon::permissions::parse_mode;
-use headroom_daemon::upgrade::{Completion, UpgradeRequests};
+use headroom_daemon::upgrade::UpgradeRequests;
 use headroom_daemon::{ServiceManager, Signal, Signals, privileges};
 use ioctl_trap::{HeldCalls, Listener};
 use owners::Uid;
@@ -198,7 +198,7 @@ struct Daemon {
     control: control::Server,
     listeners: Option<Listeners>,
     /// Present after an upgrade.
-    completion: Option<Completion>,
+    completion: Option<upgrade::Completion>,
 }
 
 impl Daemon {
@@ -219,7 +219,7 @@ impl Daemon {
     /// Reports that clients are served from now on.
     fn report_ready(&mut self, args: &Args, config: &Config) -> anyhow::Result<()> {
         if let Some(completion) = self.completion.take() {
-            completion.report(&mut self.control, "opens", upgrade::reply);
+            completion.report(&mut self.control);
             return Ok(());
         }
         tracing::info!(

@@ -9,8 +9,9 @@ use anyhow::Context;
 use binder_driver::Driver;
 use binder_driver::state::{self, SavedState, StateError};
 use binder_fuse::{Config, Server, ServerState, ServerStateFormat1, VerifiedState};
+use control::RequestId;
 use control::binderd::Reply;
-use headroom_daemon::upgrade::{self, Completion, StateFile, UpgradeRequest, Upgraded, VERSION};
+use headroom_daemon::upgrade::{self, StateFile, UpgradeRequest, VERSION};
 use headroom_linux::clock::monotonic_ns;
 use headroom_linux::descriptors::{KeptFd, check_descriptors};
 use serde::{Deserialize, Serialize};
@@ -158,13 +159,41 @@ pub fn resume(config: &Config, socket: &Path, fd: i32) -> anyhow::Result<Resumed
     let listeners = descriptors.listeners.map(take).transpose()?.map(Listeners::from_socket);
     // SAFETY: the previous program has left the descriptors open, and nothing else uses them.
     let server = unsafe { Server::continue_from(config, server) }?;
-    let completion = Completion { requester, from, paused_ns, taken_over: server.open_count() };
+    let completion = Completion { requester, from, paused_ns, opens: server.open_count() };
     Ok(Resumed { server, control, listeners, completion })
 }
 
-/// The reply to the client that has requested the upgrade.
-pub fn reply(Upgraded { from, to, taken_over, pause_us }: Upgraded) -> Reply {
-    Reply::Upgraded { from, to, processes: taken_over, pause_us }
+/// Reports the upgrade to the client that has requested it.
+pub struct Completion {
+    /// `None`: it has closed its connection.
+    requester: Option<RequestId>,
+    /// Version of the program before this one.
+    from: String,
+    /// Start of the pause, nanoseconds of `CLOCK_MONOTONIC`.
+    paused_ns: u64,
+    /// Number of opens that were taken over.
+    opens: usize,
+}
+
+impl Completion {
+    /// Logs the upgrade and sends the reply, immediately before the daemon serves again.
+    pub fn report(self, server: &mut control::Server) {
+        let Self { requester, from, paused_ns, opens } = self;
+        let pause = Duration::from_nanos(monotonic_ns().saturating_sub(paused_ns));
+        tracing::info!(
+            "upgraded from {from} to {VERSION}: {opens} opens continue after a pause of {:.1} ms",
+            pause.as_secs_f64() * 1000.0
+        );
+        let reply = Reply::Upgraded {
+            from,
+            to: VERSION.to_owned(),
+            processes: u32::try_from(opens).unwrap_or(u32::MAX),
+            pause_us: u64::try_from(pause.as_micros()).unwrap_or(u64::MAX),
+        };
+        if let Some(requester) = requester {
+            server.reply(requester, &reply);
+        }
+    }
 }
 
 #[cfg(test)]
