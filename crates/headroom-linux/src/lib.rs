@@ -15,17 +15,33 @@ pub mod mountinfo;
 pub mod pidfd;
 pub mod sched;
 
-/// Folders with a mode that does not depend on the umask.
+/// Folders with a mode that does not depend on the umask, and files in them.
 pub mod folders {
-    use std::fs::DirBuilder;
+    use std::fs::{DirBuilder, File, OpenOptions};
     use std::io;
-    use std::os::unix::fs::DirBuilderExt;
+    use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
     use std::path::Path;
 
     /// Creates a folder and its missing parents. All users can read them; whatever the umask is,
     /// only their owner can create or replace files in them.
     pub fn create_public(folder: &Path) -> io::Result<()> {
         DirBuilder::new().recursive(true).mode(0o755).create(folder)
+    }
+
+    /// Replaces a file by what `write` appends to an empty one. Readers find the old file or the
+    /// new one, and the old one remains if this fails. Returns the new one, open for appending.
+    pub fn replace_file(
+        path: &Path,
+        mode: u32,
+        write: impl FnOnce(&mut File) -> io::Result<()>,
+    ) -> io::Result<File> {
+        let new = path.with_extension("new");
+        // A link that somebody has put there is not followed.
+        let _ = std::fs::remove_file(&new);
+        let mut file = OpenOptions::new().append(true).create_new(true).mode(mode).open(&new)?;
+        write(&mut file)?;
+        std::fs::rename(&new, path)?;
+        Ok(file)
     }
 }
 

@@ -10,11 +10,12 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use control::oomd::{AccountKind, Why};
 use headroom_linux::folders;
 
+use crate::clock::end_thread;
 use crate::records::Partitioned;
 
 /// File name in the state directory.
@@ -91,16 +92,7 @@ impl History {
 
 impl Drop for History {
     fn drop(&mut self) {
-        let end = Instant::now() + PATIENCE;
-        while let Err(TrySendError::Full(_)) = self.lines.try_send(HistoryMessage::End)
-            && Instant::now() < end
-        {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        let Some(thread) = self.thread.take() else { return };
-        while !thread.is_finished() && Instant::now() < end {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        end_thread(&self.lines, [HistoryMessage::End], self.thread.take(), PATIENCE);
     }
 }
 
@@ -135,22 +127,14 @@ fn read(file: File, most: usize) -> Partitioned {
 impl Book {
     /// Replaces the file atomically. The old file remains if this fails.
     fn write_anew(path: PathBuf, kept: &Partitioned) -> io::Result<Self> {
-        let new = path.with_extension("new");
-        let _ = std::fs::remove_file(&new);
-        let file = OpenOptions::new()
-            .append(true)
-            .create_new(true)
-            .mode(0o600)
-            .custom_flags(libc::O_CLOEXEC)
-            .open(&new)?;
-        let mut book = Self { path, file, lines: 0 };
-        for why in kept.iter() {
-            let mut line = serde_json::to_vec(why).map_err(io::Error::other)?;
-            line.push(b'\n');
-            book.add(&line)?;
-        }
-        std::fs::rename(&new, &book.path)?;
-        Ok(book)
+        let file = folders::replace_file(&path, 0o600, |file| {
+            kept.iter().try_for_each(|why| {
+                let mut line = serde_json::to_vec(why).map_err(io::Error::other)?;
+                line.push(b'\n');
+                file.write_all(&line)
+            })
+        })?;
+        Ok(Self { path, file, lines: kept.len() })
     }
 
     fn add(&mut self, line: &[u8]) -> io::Result<()> {

@@ -3,29 +3,34 @@
 //!
 //! A thread writes the file, at most once a second. An orderly end of the limits removes it.
 
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use control::LIMITS_FILE;
 use headroom_linux::clock::monotonic_ns;
+use headroom_linux::folders::replace_file;
 use headroom_linux::sched::leave_realtime;
 
-use crate::clock::NS_PER_MS;
+use crate::clock::{NS_PER_MS, end_thread};
 use crate::oom::{AfterExit, OomManager, SavedLimit};
 
 /// Bytes: several times what the largest number of accounts takes. A longer file is not ours.
 const MAX_BYTES: u64 = 16 << 20;
 const INTERVAL_NS: u64 = 1000 * NS_PER_MS;
+/// Timeout for writing the limits at exit.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// See the module's documentation.
 pub struct LimitsFile {
     path: PathBuf,
-    queue: Option<SyncSender<Vec<SavedLimit>>>,
+    /// To the thread; `None` ends it.
+    queue: SyncSender<Option<Vec<SavedLimit>>>,
     thread: Option<JoinHandle<()>>,
     /// Version of the ledger whose limits were written last.
     written: Option<u64>,
@@ -47,9 +52,7 @@ impl LimitsFile {
             .name("limits".into())
             .stack_size(128 * 1024)
             .spawn(move || write_all(&target, &limits))?;
-        let file =
-            Self { path, queue: Some(queue), thread: Some(thread), written: None, next_ns: 0 };
-        Ok((file, left))
+        Ok((Self { path, queue, thread: Some(thread), written: None, next_ns: 0 }, left))
     }
 
     /// Writes the limits if they have changed. Never blocks.
@@ -58,8 +61,7 @@ impl LimitsFile {
         if self.written == Some(version) || monotonic_ns() < self.next_ns {
             return;
         }
-        let sent = self.queue.as_ref().is_some_and(|queue| queue.try_send(oom.save()).is_ok());
-        if sent {
+        if self.queue.try_send(Some(oom.save())).is_ok() {
             self.written = Some(version);
         }
         self.next_ns = monotonic_ns() + INTERVAL_NS;
@@ -71,16 +73,9 @@ impl LimitsFile {
     }
 
     /// The daemon ends: writes the limits for the next one, or removes the file.
-    pub fn end(mut self, oom: &OomManager, after_exit: AfterExit) {
-        if after_exit == AfterExit::KeepLimits
-            && let Some(queue) = &self.queue
-        {
-            // Fails if the thread has ended, which was reported.
-            let _ = queue.send(oom.save());
-        }
-        self.queue = None;
-        // What it could not write was reported.
-        let _ = self.thread.take().map(JoinHandle::join);
+    pub fn end(&mut self, oom: &OomManager, after_exit: AfterExit) {
+        let kept = (after_exit == AfterExit::KeepLimits).then(|| Some(oom.save()));
+        end_thread(&self.queue, kept.into_iter().chain([None]), self.thread.take(), PATIENCE);
         if after_exit == AfterExit::EndLimits {
             let _ = std::fs::remove_file(&self.path);
         }
@@ -101,25 +96,18 @@ fn read(path: &Path) -> anyhow::Result<Vec<SavedLimit>> {
     serde_json::from_slice(&bytes).context("these are no limits")
 }
 
-fn write_all(path: &Path, limits: &Receiver<Vec<SavedLimit>>) {
+fn write_all(path: &Path, limits: &Receiver<Option<Vec<SavedLimit>>>) {
     leave_realtime(0);
-    while let Ok(limits) = limits.recv() {
-        if let Err(error) = write(path, &limits) {
+    while let Ok(Some(limits)) = limits.recv() {
+        let written =
+            replace_file(path, 0o600, |file| file.write_all(&serde_json::to_vec(&limits)?));
+        if let Err(error) = written {
             let path = path.display();
             tracing::warn!(
                 "{path}: {error}; a daemon with other BPF programs will not know the limits"
             );
         }
     }
-}
-
-/// Replaces the file at once.
-fn write(path: &Path, limits: &[SavedLimit]) -> io::Result<()> {
-    let new = path.with_extension("new");
-    let _ = std::fs::remove_file(&new);
-    let mut file: File = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
-    file.write_all(&serde_json::to_vec(limits)?)?;
-    std::fs::rename(&new, path)
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use headroom_daemon::message::PlainWriter;
 use tracing_journald::{Priority, PriorityMappings};
@@ -22,6 +22,7 @@ use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::registry::Registry;
 use tracing_subscriber::util::SubscriberInitExt;
 
+use crate::clock::end_thread;
 use crate::notifications::kill_log::MESSAGE_IDS;
 
 /// Capacity of the queue to the thread, lines.
@@ -146,14 +147,7 @@ fn write_lines(queue: &Receiver<Message>, lost: &AtomicU64) {
 
 impl Drop for Log {
     fn drop(&mut self) {
-        let end = Instant::now() + PATIENCE;
-        while self.lines.try_send(Message::End).is_err() && Instant::now() < end {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        let Some(thread) = self.thread.take() else { return };
-        while !thread.is_finished() && Instant::now() < end {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        end_thread(&self.lines, [Message::End], self.thread.take(), PATIENCE);
     }
 }
 

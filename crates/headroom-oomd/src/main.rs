@@ -212,8 +212,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     manager.ready(&oom_control::status_line(&oom));
     let mut daemon = Daemon { leases, server, oom, signals, pulse, manager, reload, limits };
     daemon.run()?;
-    let Daemon { limits, oom, .. } = daemon;
-    limits.end(&oom, arguments.after_exit());
+    daemon.limits.end(&daemon.oom, arguments.after_exit());
     match arguments.after_exit() {
         AfterExit::KeepLimits => {
             tracing::info!("stopping; the kernel keeps enforcing the limits where it can");

@@ -6,13 +6,14 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::CString;
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
+use headroom_linux::folders::replace_file;
 use memory_ledger::Uid;
 use nix::errno::Errno;
 use nix::unistd::{Gid, Group, User, getgrouplist};
@@ -299,9 +300,7 @@ fn write_answers(path: &Path, known: &Answers) -> io::Result<()> {
             text.push_str(&format!("{kind}\t{}\t{name}\n", numbers.join(",")));
         }
     }
-    let new = path.with_extension("new");
-    std::fs::write(&new, text)?;
-    std::fs::rename(&new, path)
+    replace_file(path, 0o644, |file| file.write_all(text.as_bytes())).map(drop)
 }
 
 #[cfg(test)]

@@ -280,7 +280,7 @@ fn exchange_levels(manager: &mut OomManager, config: &Config, done: &mut Reconfi
 /// raised at run time, or it is new on this machine.
 #[derive(Debug)]
 pub struct FirstGrace {
-    /// Limits that the kernel goes on to enforce, or that an earlier program has passed.
+    /// Limits that an earlier daemon has left.
     limits: BTreeMap<AccountId, Limit>,
     /// Sums of resident sets and swapped pages, bytes.
     used_bytes: BTreeMap<AccountId, u64>,

@@ -12,7 +12,7 @@ use anyhow::Context;
 use headroom_linux::folders;
 use serde::Serialize;
 
-use super::{Bus, replace};
+use super::Bus;
 use crate::arguments::Globals;
 use crate::helpers::output::{self, printable};
 
@@ -120,10 +120,11 @@ impl Specification {
         // Runtimes execute the hook as root, so no umask may make the file or its folder writable
         // for others.
         let written = folders::create_public(folder).and_then(|()| {
-            replace(&path, |mut file| {
-                serde_json::to_writer_pretty(file, self)?;
+            folders::replace_file(&path, 0o644, |file| {
+                serde_json::to_writer_pretty(&mut *file, self)?;
                 file.write_all(b"\n")
             })
+            .map(drop)
         });
         written.with_context(|| format!("cannot write {}", path.display()))?;
         Ok(path)

@@ -6,9 +6,7 @@ mod link;
 mod waydroid;
 
 use std::ffi::OsStr;
-use std::fs::{File, OpenOptions};
-use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -56,16 +54,6 @@ pub fn container(globals: &Globals, command: &ContainerCommand) -> anyhow::Resul
             None => link::link(std::io::stdin().lock(), devices),
         },
     }
-}
-
-/// Replaces a file, which container runtimes may read at any time: they find the old one or the new
-/// one. Those of CDI read names that end in .json and .yaml only.
-fn replace(path: &Path, write: impl FnOnce(&File) -> io::Result<()>) -> io::Result<()> {
-    let new = path.with_extension("new");
-    // A link that somebody has put there is not followed.
-    let _ = std::fs::remove_file(&new);
-    write(&OpenOptions::new().write(true).create_new(true).mode(0o644).open(&new)?)?;
-    std::fs::rename(new, path)
 }
 
 /// A bus that is served.

@@ -1,14 +1,16 @@
 //! `headroom container waydroid NAME`: the LXC configuration that waydroid has written gets the
 //! folder of a bus instead of single device files, which can be opened once only.
 
+use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
+use headroom_linux::folders::replace_file;
 use serde::Serialize;
 
-use super::{Bus, folder, replace};
+use super::{Bus, folder};
 use crate::arguments::Globals;
 use crate::helpers::output::{self, printable};
 
@@ -87,10 +89,11 @@ fn is_replaced(line: &str) -> bool {
 /// Replaces the file, with its permissions.
 fn rewrite_file(path: &Path, text: &str) -> std::io::Result<()> {
     let permissions = std::fs::metadata(path)?.permissions();
-    replace(path, |mut file| {
+    let write = |file: &mut File| {
         file.set_permissions(permissions)?;
         file.write_all(text.as_bytes())
-    })
+    };
+    replace_file(path, 0o644, write).map(drop)
 }
 
 /// Links the devices in `dev` that do not exist; waydroid looks for them there before it starts.
