@@ -13,8 +13,10 @@
 //!
 //! Far from its limit an account is measured in idle time: which of its pages a fork brought, and
 //! which are shared, has to be known before they are near it, where the fastest program is faster
-//! than a measurement. Pages that are shared stay unconfirmed there, and correct no sum: the sum
-//! that triggers is never too small, and what may kill without a measurement is never too large.
+//! than a measurement. Shared pages lower the sum there by a small amount only: sharers that exit
+//! make the correction too large without an event. More of them stay unconfirmed and correct no
+//! sum, so that the sum that triggers is not too small, and what may kill without a measurement is
+//! never too large.
 
 use std::collections::BTreeMap;
 
@@ -42,6 +44,10 @@ pub const RUNNING_PATIENCE_MS: u64 = 3_000;
 /// programs are far smaller (a 512th of their memory), and for these the kill in the page fault
 /// stays exact.
 const RAISE_SHARE: u64 = 64;
+/// Far from the limit, shared pages lower the sum by at most this fraction of the distance from the
+/// soft to the hard limit: the soft limit is crossed in time even if all of them have become
+/// private meanwhile.
+const LOWER_SHARE: u64 = 4;
 /// No process is read for an account with a sum below the soft limit by this fraction of it.
 const CLEAR_SHARE: u64 = 16;
 
@@ -71,7 +77,7 @@ pub struct Sum {
     /// Each page is counted once per process that maps it.
     pub summed_bytes: u64,
     /// Part of `summed_bytes` that may be shared: it was added since the last measurement, or that
-    /// has found it shared while the account was far from its limit.
+    /// has found much of it shared while the account was far from its limit.
     pub unconfirmed_bytes: u64,
     /// The correction in force.
     pub correction_bytes: i64,
@@ -235,10 +241,24 @@ pub struct Measurement {
     /// Part of `unlisted_bytes` that a fork in progress or a system call of another process uses,
     /// or of a process that did not answer. The user determines when it is freed.
     pub used_unlisted_bytes: u64,
+    /// Part of `unlisted_bytes` of processes that [`Effort::Some`] excludes or that did not answer.
+    pub unread_bytes: u64,
     /// How usage was measured.
     pub source: UsageSource,
     /// CPU time of the measurement, nanoseconds.
     pub cost_ns: u64,
+}
+
+impl Measurement {
+    /// [`unlisted_bytes`](Self::unlisted_bytes) without those that were certain when the measurement
+    /// began: not to read a process makes none of its memory doubtful.
+    fn doubtful_bytes(&self, begun: Sum, correction: i64) -> u64 {
+        let unread_bytes = self.unread_bytes.min(self.unlisted_bytes);
+        let unlisted_bytes = self.unlisted_bytes - unread_bytes;
+        let counted_bytes = begun.summed_bytes.saturating_add_signed(correction.min(0));
+        let others_bytes = unlisted_bytes.saturating_add(begun.certain_bytes());
+        unlisted_bytes + unread_bytes.min(counted_bytes.saturating_sub(others_bytes))
+    }
 }
 
 /// Correction of the account's sum after a measurement.
@@ -303,13 +323,27 @@ struct Known {
     summed_bytes: u64,
     /// Part of the sum that stayed unconfirmed since it was not read.
     unlisted_bytes: u64,
-    /// Part of the sum that stayed unconfirmed since it is shared.
+    /// Part of the sum that is shared.
     shared_bytes: u64,
+    /// Part of `shared_bytes` that stayed unconfirmed: too much to lower the sum.
+    unconfirmed_shared_bytes: u64,
 }
 
 impl Known {
+    /// With the limit and the correction that was measured.
+    fn new(measurement: &Measurement, summed_bytes: u64, correction: i64, limit: Limit) -> Self {
+        let shared_bytes = correction.min(0).unsigned_abs();
+        let most_bytes = (limit.hard_bytes() - limit.soft_bytes()) / LOWER_SHARE;
+        Self {
+            summed_bytes,
+            unlisted_bytes: measurement.unlisted_bytes,
+            shared_bytes,
+            unconfirmed_shared_bytes: if shared_bytes > most_bytes { shared_bytes } else { 0 },
+        }
+    }
+
     fn unconfirmed_bytes(&self) -> u64 {
-        self.unlisted_bytes.saturating_add(self.shared_bytes)
+        self.unlisted_bytes.saturating_add(self.unconfirmed_shared_bytes)
     }
 }
 
@@ -394,9 +428,9 @@ impl State {
     /// Whether pages have been added that may be shared, or pages have gone that were.
     fn has_changed(&self, sum: Sum) -> bool {
         let more = |now: u64, before: u64| now > before.saturating_add(CONFIRMED_BYTES);
-        let has_unconfirmed = sum.unconfirmed_bytes > CONFIRMED_BYTES;
+        let shares = sum.unconfirmed_bytes.max(self.known.shared_bytes) > CONFIRMED_BYTES;
         more(sum.unconfirmed_bytes, self.known.unconfirmed_bytes())
-            || (has_unconfirmed && more(self.known.summed_bytes, sum.summed_bytes))
+            || (shares && more(self.known.summed_bytes, sum.summed_bytes))
     }
 
     /// The next measurement of an account far from its limit is due in idle time, after a pause.
@@ -456,7 +490,7 @@ impl Measurements {
     /// Part of [`Sum::unconfirmed_bytes`] that the last measurement has found shared. It counts
     /// more than once in [`Sum::used_bytes`], since the account was far from its limit.
     pub fn shared_bytes(&self, account: AccountId) -> u64 {
-        self.accounts.get(&account).map_or(0, |state| state.known.shared_bytes)
+        self.accounts.get(&account).map_or(0, |state| state.known.unconfirmed_shared_bytes)
     }
 
     /// How each account that is known to need measurements was measured last.
@@ -632,7 +666,6 @@ impl Measurements {
         state.ended_ns = Some(now_ns);
         state.cost_ns = measurement.cost_ns;
         state.source = measurement.source;
-        state.unlisted_bytes = measurement.unlisted_bytes;
         state.due_ns = state.next_ns(Awaited::No, now_ns);
         // Usage cannot be negative.
         let least = -i64::try_from(sum.summed_bytes).unwrap_or(i64::MAX);
@@ -644,6 +677,9 @@ impl Measurements {
         let bytes = bytes.max(least);
         let raises_little = bytes > 0 && bytes.unsigned_abs() <= small;
         let bytes = if raises_little { 0 } else { bytes };
+        let unlisted_bytes = measurement.doubtful_bytes(sum, bytes);
+        let measurement = Measurement { unlisted_bytes, ..measurement };
+        state.unlisted_bytes = unlisted_bytes;
         if sum.summed_bytes.saturating_add_signed(bytes) <= limit.hard_bytes() {
             state.end_wait();
         } else {
@@ -654,13 +690,10 @@ impl Measurements {
             state.known = Known::default();
             (bytes, measurement.unlisted_bytes)
         } else {
-            state.known = Known {
-                summed_bytes: sum.summed_bytes,
-                unlisted_bytes: measurement.unlisted_bytes,
-                shared_bytes: bytes.min(0).unsigned_abs(),
-            };
+            state.known = Known::new(&measurement, sum.summed_bytes, bytes, limit);
             state.end_far(measurement.source, bytes, now_ns);
-            (bytes.max(0), state.known.unconfirmed_bytes())
+            let uncounted = state.known.unconfirmed_shared_bytes.cast_signed();
+            (bytes.saturating_add(uncounted), state.known.unconfirmed_bytes())
         };
         Some(SumCorrection {
             bytes,

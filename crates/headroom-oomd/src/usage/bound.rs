@@ -63,6 +63,11 @@ impl Bound {
         self.unanswered_bytes
     }
 
+    /// Memory of listed processes that were not read, bytes.
+    pub(super) fn unread_bytes(&self) -> u64 {
+        self.unread_bytes + self.unanswered_bytes
+    }
+
     fn listed_shmem_bytes(&self) -> u64 {
         self.listed.shmem_bytes.min(self.files_bytes).min(self.machine_bytes)
     }

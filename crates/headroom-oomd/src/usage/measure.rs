@@ -212,6 +212,7 @@ impl Measurer {
                     difference_bytes: bytes,
                     unlisted_bytes: 0,
                     used_unlisted_bytes: 0,
+                    unread_bytes: 0,
                     source,
                     cost_ns: 0,
                 }
@@ -234,6 +235,7 @@ impl Measurer {
                     difference_bytes: difference_bytes.max(least_bytes),
                     unlisted_bytes,
                     used_unlisted_bytes: used_bytes.min(unlisted_bytes),
+                    unread_bytes: bound.unread_bytes(),
                     source: UsageSource::Pss,
                     cost_ns: 0,
                 }
@@ -591,11 +593,17 @@ fn member_share(member: &Member, rollup: &SmapsRollup, count: Count) -> Option<S
     let own_shmem = if count.shmem { rollup.pss_shmem_bytes? } else { 0 };
     let own_other = share(rollup, Count { shmem: false, ..count })?;
     let MemoryParts { shmem_bytes, other_bytes } = member.charged();
+    let lazily_freed_bytes = if count.anon { rollup.lazily_freed_bytes() } else { 0 };
+    // What a process has added since it was listed must not hide what it shares.
+    let own_anon = rollup.pss_anon_bytes.filter(|_| count.anon).zip(rollup.anon_bytes);
+    let shared_anon = own_anon.map_or(0, |(own, all)| all.saturating_sub(own));
     let of_others = MemoryParts {
         shmem_bytes: shmem_bytes.saturating_sub(own_shmem),
-        other_bytes: other_bytes.saturating_sub(own_other),
+        other_bytes: other_bytes
+            .saturating_sub(own_other)
+            .max(shared_anon + lazily_freed_bytes)
+            .min(other_bytes),
     };
-    let lazily_freed_bytes = if count.anon { rollup.lazily_freed_bytes() } else { 0 };
     Some(Share { of_others, lazily_freed_bytes, read_at_ns: monotonic_ns() })
 }
 
@@ -827,5 +835,25 @@ mod tests {
         assert_eq!(share(&lazy, Count::of(["anon"])), Some(150));
         let old = SmapsRollup { pss_anon_bytes: None, ..rollup };
         assert_eq!(share(&old, Count::default()), None);
+    }
+    #[test]
+    fn growth_since_the_list_hides_no_shared_memory() {
+        let member = Member { charged_bytes: 1000, ..own(Uid(0), 0) };
+        let rollup = SmapsRollup {
+            anon_bytes: Some(3000),
+            pss_anon_bytes: Some(2400),
+            pss_shmem_bytes: Some(0),
+            swap_pss_bytes: Some(0),
+            ..SmapsRollup::default()
+        };
+        let share = member_share(&member, &rollup, Count::default()).unwrap();
+        assert_eq!(share.of_others.other_bytes, 600);
+        let exact = Member { charged_bytes: 3000, ..member };
+        let share = member_share(&exact, &rollup, Count::default()).unwrap();
+        assert_eq!(share.of_others.other_bytes, 600);
+        let lazy =
+            SmapsRollup { lazy_free_bytes: Some(500), shared_clean_bytes: Some(0), ..rollup };
+        let share = member_share(&exact, &lazy, Count::default()).unwrap();
+        assert_eq!(share.of_others.other_bytes, 1100);
     }
 }

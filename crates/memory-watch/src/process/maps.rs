@@ -97,6 +97,8 @@ pub struct SmapsRollup {
     pub pss_shmem_bytes: Option<u64>,
     /// Part of `pss_bytes`: files.
     pub pss_file_bytes: Option<u64>,
+    /// Part of `rss_bytes`: anonymous memory.
+    pub anon_bytes: Option<u64>,
     /// Swapped out, each page divided by the number of processes that share it.
     pub swap_pss_bytes: Option<u64>,
     /// Lazily freed (`MADV_FREE`) and not written to since, each page in full for each sharer.
@@ -129,6 +131,7 @@ impl Proc {
                 "Pss_Anon" => &mut sizes.pss_anon_bytes,
                 "Pss_Shmem" => &mut sizes.pss_shmem_bytes,
                 "Pss_File" => &mut sizes.pss_file_bytes,
+                "Anonymous" => &mut sizes.anon_bytes,
                 "SwapPss" => &mut sizes.swap_pss_bytes,
                 "LazyFree" => &mut sizes.lazy_free_bytes,
                 "Shared_Clean" => &mut sizes.shared_clean_bytes,
