@@ -103,6 +103,20 @@ fn on_a_terminal_keys_select_and_set_a_limit_and_the_terminal_is_restored() {
 }
 
 #[test]
+fn a_dumb_terminal_gets_text() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_daemon, _) = daemon(dir.path(), 3);
+    let mut command = top(dir.path());
+    command.env("TERM", "dumb");
+    let mut pty = Pty::start(command, 80, 24);
+    pty.shows("4000000002");
+    assert!(pty.is_ordinary());
+    pty.signal(Signal::TERM);
+    pty.ended();
+    assert!(!pty.written().contains('\u{1b}'), "{}", pty.written());
+}
+
+#[test]
 fn on_sigterm_it_restores_the_terminal() {
     for signal in [Signal::TERM, Signal::HUP, Signal::INT] {
         let dir = tempfile::tempdir().unwrap();

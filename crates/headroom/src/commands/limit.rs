@@ -139,7 +139,7 @@ fn table(limits: &[UserLimit], defaults: &[ConfiguredLimit]) -> String {
     let names: Vec<String> = limits.iter().map(name).collect();
     let default_names: Vec<String> = defaults.iter().map(default_name).collect();
     let all_names = names.iter().chain(&default_names);
-    let width = all_names.map(|name| name.chars().count()).max().unwrap_or(0).max(4);
+    let width = all_names.map(|name| output::columns(name)).max().unwrap_or(0).max(4);
     let mut text = format!(
         "{:<width$}  {:>11}  {:>11}  {:>11}  {:>6}  FROM\n",
         "USER", "LIMIT", "SOFT", "USED", ""
@@ -147,7 +147,8 @@ fn table(limits: &[UserLimit], defaults: &[ConfiguredLimit]) -> String {
     for (name, limit) in names.iter().zip(limits) {
         let _ = write!(
             text,
-            "{name:<width$}  {:>11}  {:>11}  {:>11}  {:>6}  {}",
+            "{}  {:>11}  {:>11}  {:>11}  {:>6}  {}",
+            output::padded(name, width),
             Size(limit.hard_bytes),
             Size(limit.soft_bytes),
             Size(limit.used_bytes),
@@ -178,13 +179,14 @@ fn table(limits: &[UserLimit], defaults: &[ConfiguredLimit]) -> String {
         text.push('\n');
         for MemberUsage { uid, used_bytes } in &limit.details.member_usage {
             let (name, used) = (format!("  {}", user::name(*uid)), Size(*used_bytes));
-            let _ = writeln!(text, "{name:<width$}  {:>11}  {:>11}  {used:>11}", "", "");
+            let name = output::padded(&name, width);
+            let _ = writeln!(text, "{name}  {:>11}  {:>11}  {used:>11}", "", "");
         }
     }
     for (name, limit) in default_names.iter().zip(defaults) {
         let (hard, soft) = (Size(limit.hard_bytes), Size(limit.soft_bytes));
-        let _ =
-            writeln!(text, "{name:<width$}  {hard:>11}  {soft:>11}  {:>11}  {:>6}  config", "", "");
+        let name = output::padded(name, width);
+        let _ = writeln!(text, "{name}  {hard:>11}  {soft:>11}  {:>11}  {:>6}  config", "", "");
     }
     text
 }

@@ -62,7 +62,10 @@ impl Pty {
         rustix::io::fcntl_setfd(&ours, FdFlags::CLOEXEC).unwrap();
         let end = || theirs.try_clone().unwrap();
         command.stdin(end()).stdout(end()).stderr(end());
-        command.env("TERM", "xterm-256color").env_remove("NO_COLOR");
+        if command.get_envs().all(|(name, _)| name != "TERM") {
+            command.env("TERM", "xterm-256color");
+        }
+        command.env_remove("NO_COLOR");
         let child = command.spawn().unwrap();
         drop(command);
         let screen = Arc::new(Mutex::new(Vec::new()));

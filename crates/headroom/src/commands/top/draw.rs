@@ -10,12 +10,12 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Clear, Paragraph, Widget};
 
 use super::plain::{
-    COLUMNS, Column, MemoryUse, NAME, bar, daemon_line, decision, fit, memory_text, memory_use,
-    percent, stall_text, swap_text, thousandths,
+    COLUMNS, Column, MemoryUse, NAME, bar, daemon_line, decision, memory_text, memory_use, percent,
+    stall_text, swap_text, thousandths,
 };
 use super::snapshot::Snapshot;
 use super::view::{Mode, View};
-use crate::helpers::output::printable;
+use crate::helpers::output::{fit, padded, printable};
 use crate::helpers::user::Visibility;
 
 /// Minimum width of a useful bar, columns.
@@ -40,8 +40,8 @@ impl Look {
     /// Monochrome if NO_COLOR is set, or on a terminal without colours.
     pub fn from_environment() -> Self {
         let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-        let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb" || term == "vt100");
-        if set("NO_COLOR") || dumb { Self::Monochrome } else { Self::Colored }
+        let plain = std::env::var_os("TERM").is_some_and(|term| term == "vt100");
+        if set("NO_COLOR") || plain { Self::Monochrome } else { Self::Colored }
     }
 
     /// A style with this colour, if colours may be used.
@@ -169,7 +169,7 @@ fn draw_table(buffer: &mut Buffer, area: Rect, view: &mut View) {
     let selected = view.position();
     for (line, at) in (view.top..view.rows.len()).take(view.page).enumerate() {
         let row = &view.rows[at];
-        let mut spans = vec![Span::raw(format!("{:<name_width$}", fit(&row.name, name_width)))];
+        let mut spans = vec![Span::raw(padded(&fit(&row.name, name_width), name_width))];
         let cell = |column: &Column| {
             Span::raw(format!("  {:>w$}", fit(&(column.text)(row), column.width), w = column.width))
         };

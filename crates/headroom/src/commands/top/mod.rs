@@ -38,7 +38,9 @@ pub fn top(globals: &Globals, arguments: &arguments::Top) -> anyhow::Result<()> 
     // The first snapshot is requested before the terminal is changed: without a daemon there is
     // nothing to show.
     let first = snapshot::take(&globals.oomd_socket)?;
-    let on_terminal = io::stdout().is_terminal() && io::stdin().is_terminal();
+    // A dumb terminal cannot be drawn on.
+    let draws = std::env::var_os("TERM").is_none_or(|term| term != "dumb");
+    let on_terminal = draws && io::stdout().is_terminal() && io::stdin().is_terminal();
     let text = arguments.once || arguments.count.is_some() || arguments.plain;
     if text || globals.format() == Format::Json || !on_terminal {
         return in_text(globals, arguments, interval, first);
