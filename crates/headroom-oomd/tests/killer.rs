@@ -20,7 +20,7 @@ use headroom_oomd::oom::{OomManager, OomManagerBuilder, control as oom_control};
 use headroom_oomd::shrink::Shrinker;
 use headroom_oomd::usage::UsageWorker;
 use memory_ledger::{
-    AccountId, Comm, Floors, Limit, ProcessId, RateLimit, Requester, Source, Thresholds, Uid,
+    AccountId, Comm, Count, Floors, Limit, ProcessId, RateLimit, Requester, Source, Thresholds, Uid,
 };
 use memory_watch::{
     Backend, Charge, Charged, Event, Killed, NotifierError, Precision, ProcessSample, Reconciled,
@@ -108,8 +108,10 @@ impl Watch for FakeWatch {
     fn charged(&self, process: &ProcessSample) -> Result<Option<Charged>, NotifierError> {
         let state = self.state();
         let found = state.samples.iter().find(|sample| sample.tgid == process.tgid);
-        Ok(found
-            .map(|sample| Charged { account: sample.uid.into(), pages: sample.charged_pages() }))
+        Ok(found.map(|sample| Charged {
+            account: sample.uid.into(),
+            pages: sample.counted_pages(Count::default()),
+        }))
     }
 
     fn take_latch(&mut self, _: AccountId) -> Result<bool, NotifierError> {
@@ -119,7 +121,7 @@ impl Watch for FakeWatch {
     fn count_dying(&mut self, _: AccountId, victim: ProcessId) -> Result<(), NotifierError> {
         let mut state = self.state();
         let found = state.samples.iter().find(|sample| sample.id() == victim);
-        state.usage.dying_pages = found.map_or(0, ProcessSample::charged_pages);
+        state.usage.dying_pages = found.map_or(0, |sample| sample.counted_pages(Count::default()));
         state.before_signal = Some(allocations() - state.at_event);
         Ok(())
     }

@@ -130,22 +130,13 @@ impl UsageSource {
 }
 
 /// Whether a measurement may use the memory controller's charge of the user's slice.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ControllerUse {
     /// If the slice contains all of the user's processes and no others.
     #[default]
     Allowed,
     /// Proportional set sizes only.
     Excluded,
-}
-
-impl ControllerUse {
-    fn and(self, other: Self) -> Self {
-        match self {
-            Self::Allowed => other,
-            Self::Excluded => Self::Excluded,
-        }
-    }
 }
 
 /// Properties of an account's sum.
@@ -250,14 +241,13 @@ pub struct Measurement {
 }
 
 impl Measurement {
-    /// [`unlisted_bytes`](Self::unlisted_bytes) without those that were certain when the measurement
-    /// began: not to read a process makes none of its memory doubtful.
+    /// [`unlisted_bytes`](Self::unlisted_bytes) less what was certain when the measurement began:
+    /// not to read a process makes none of its memory doubtful.
     fn doubtful_bytes(&self, begun: Sum, correction: i64) -> u64 {
-        let unread_bytes = self.unread_bytes.min(self.unlisted_bytes);
-        let unlisted_bytes = self.unlisted_bytes - unread_bytes;
+        let unlisted_bytes = self.unlisted_bytes.saturating_sub(self.unread_bytes);
         let counted_bytes = begun.summed_bytes.saturating_add_signed(correction.min(0));
-        let others_bytes = unlisted_bytes.saturating_add(begun.certain_bytes());
-        unlisted_bytes + unread_bytes.min(counted_bytes.saturating_sub(others_bytes))
+        let doubtful_bytes = counted_bytes.saturating_sub(begun.certain_bytes());
+        doubtful_bytes.clamp(unlisted_bytes, self.unlisted_bytes)
     }
 }
 
@@ -325,26 +315,9 @@ struct Known {
     unlisted_bytes: u64,
     /// Part of the sum that is shared.
     shared_bytes: u64,
-    /// Part of `shared_bytes` that stayed unconfirmed: too much to lower the sum.
-    unconfirmed_shared_bytes: u64,
-}
-
-impl Known {
-    /// With the limit and the correction that was measured.
-    fn new(measurement: &Measurement, summed_bytes: u64, correction: i64, limit: Limit) -> Self {
-        let shared_bytes = correction.min(0).unsigned_abs();
-        let most_bytes = (limit.hard_bytes() - limit.soft_bytes()) / LOWER_SHARE;
-        Self {
-            summed_bytes,
-            unlisted_bytes: measurement.unlisted_bytes,
-            shared_bytes,
-            unconfirmed_shared_bytes: if shared_bytes > most_bytes { shared_bytes } else { 0 },
-        }
-    }
-
-    fn unconfirmed_bytes(&self) -> u64 {
-        self.unlisted_bytes.saturating_add(self.unconfirmed_shared_bytes)
-    }
+    /// Part of the sum that stayed unconfirmed: `unlisted_bytes`, and what is shared if that is too
+    /// much to lower the sum.
+    unconfirmed_bytes: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -394,8 +367,8 @@ impl State {
     /// process that has exited, which takes seconds for many large processes on a busy machine. If
     /// it does not fall, it counts in full after a while. Memory that another process uses extends
     /// no wait: its user could free it bit by bit.
-    fn measured_unlisted(&mut self, measurement: &Measurement, soft: u64, now_ns: u64) {
-        let Measurement { unlisted_bytes, used_unlisted_bytes, .. } = *measurement;
+    fn measured_unlisted(&mut self, measurement: Measurement, soft: u64, now_ns: u64) {
+        let Measurement { unlisted_bytes, used_unlisted_bytes, .. } = measurement;
         let small = soft / RAISE_SHARE;
         if unlisted_bytes <= small {
             self.end_wait();
@@ -429,7 +402,7 @@ impl State {
     fn has_changed(&self, sum: Sum) -> bool {
         let more = |now: u64, before: u64| now > before.saturating_add(CONFIRMED_BYTES);
         let shares = sum.unconfirmed_bytes.max(self.known.shared_bytes) > CONFIRMED_BYTES;
-        more(sum.unconfirmed_bytes, self.known.unconfirmed_bytes())
+        more(sum.unconfirmed_bytes, self.known.unconfirmed_bytes)
             || (shares && more(self.known.summed_bytes, sum.summed_bytes))
     }
 
@@ -490,7 +463,9 @@ impl Measurements {
     /// Part of [`Sum::unconfirmed_bytes`] that the last measurement has found shared. It counts
     /// more than once in [`Sum::used_bytes`], since the account was far from its limit.
     pub fn shared_bytes(&self, account: AccountId) -> u64 {
-        self.accounts.get(&account).map_or(0, |state| state.known.unconfirmed_shared_bytes)
+        self.accounts
+            .get(&account)
+            .map_or(0, |state| state.known.unconfirmed_bytes - state.known.unlisted_bytes)
     }
 
     /// How each account that is known to need measurements was measured last.
@@ -552,10 +527,8 @@ impl Measurements {
         if state.running.is_some() || state.pace != Pace::Near {
             return None;
         }
-        let demand = match state.search {
-            Search::Wanted => Demand::Unseen,
-            Search::NotWanted | Search::Running => Demand::Usage,
-        };
+        let wanted = state.search == Search::Wanted;
+        let demand = if wanted { Demand::Unseen } else { Demand::Usage };
         if !sum.is_near(limit) && demand == Demand::Usage {
             if sum.correction_bytes == 0 && sum.unconfirmed_bytes <= CONFIRMED_BYTES {
                 self.accounts.remove(&account);
@@ -584,7 +557,7 @@ impl Measurements {
             enough_bytes,
             tolerated_bytes: soft / RAISE_SHARE,
             effort,
-            controller: state.controller.and(controller),
+            controller: state.controller.max(controller),
             demand,
         })
     }
@@ -623,7 +596,7 @@ impl Measurements {
             enough_bytes: 0,
             tolerated_bytes: CONFIRMED_BYTES,
             effort: Effort::Some,
-            controller: state.controller.and(controller),
+            controller: state.controller.max(controller),
             demand: Demand::Usage,
         })
     }
@@ -678,22 +651,25 @@ impl Measurements {
         let raises_little = bytes > 0 && bytes.unsigned_abs() <= small;
         let bytes = if raises_little { 0 } else { bytes };
         let unlisted_bytes = measurement.doubtful_bytes(sum, bytes);
-        let measurement = Measurement { unlisted_bytes, ..measurement };
         state.unlisted_bytes = unlisted_bytes;
         if sum.summed_bytes.saturating_add_signed(bytes) <= limit.hard_bytes() {
             state.end_wait();
         } else {
-            state.measured_unlisted(&measurement, limit.soft_bytes(), now_ns);
+            let measurement = Measurement { unlisted_bytes, ..measurement };
+            state.measured_unlisted(measurement, limit.soft_bytes(), now_ns);
         }
         let corrected = Sum { summed_bytes, unconfirmed_bytes: 0, correction_bytes: bytes };
         let (bytes, unconfirmed_bytes) = if corrected.is_near(limit) {
             state.known = Known::default();
-            (bytes, measurement.unlisted_bytes)
+            (bytes, unlisted_bytes)
         } else {
-            state.known = Known::new(&measurement, sum.summed_bytes, bytes, limit);
+            let Sum { summed_bytes, .. } = sum;
+            let shared_bytes = bytes.min(0).unsigned_abs();
+            let lowers = shared_bytes <= (limit.hard_bytes() - limit.soft_bytes()) / LOWER_SHARE;
+            let unconfirmed_bytes = unlisted_bytes + if lowers { 0 } else { shared_bytes };
+            state.known = Known { summed_bytes, unlisted_bytes, shared_bytes, unconfirmed_bytes };
             state.end_far(measurement.source, bytes, now_ns);
-            let uncounted = state.known.unconfirmed_shared_bytes.cast_signed();
-            (bytes.saturating_add(uncounted), state.known.unconfirmed_bytes())
+            (if lowers { bytes } else { bytes.max(0) }, unconfirmed_bytes)
         };
         Some(SumCorrection {
             bytes,

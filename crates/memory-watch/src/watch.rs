@@ -225,11 +225,6 @@ pub struct ProcessSample {
 }
 
 impl ProcessSample {
-    /// Pages charged for it by default: anonymous + shared + swapped-out pages.
-    pub fn charged_pages(&self) -> u64 {
-        self.counted_pages(Count::default())
-    }
-
     /// Pages charged for it where these kinds are counted.
     pub fn counted_pages(&self, count: Count) -> u64 {
         let kinds = [

@@ -2,7 +2,7 @@
 
 mod support;
 
-use memory_ledger::Uid;
+use memory_ledger::{Count, Uid};
 use memory_watch::process::Proc;
 use memory_watch::{Event, ProcPoller, SlotLimit, Watch};
 use support::{Hog, MIB, eventually};
@@ -32,7 +32,7 @@ fn polling_reports_both_crossings_without_kills() {
     let mut samples = Vec::new();
     poller.processes(&mut samples).unwrap();
     let sample = samples.iter().find(|sample| sample.tgid == hog.pid()).expect("the hog");
-    assert_eq!(poller.usage(uid.into()).unwrap().pages, sample.charged_pages());
+    assert_eq!(poller.usage(uid.into()).unwrap().pages, sample.counted_pages(Count::default()));
 
     assert!(poller.take_latch(uid.into()).unwrap());
     poller.count_dying(uid.into(), sample.id()).unwrap();
@@ -83,7 +83,7 @@ fn a_process_whose_main_thread_has_exited_is_counted_and_can_be_chosen() {
     let mut samples = Vec::new();
     poller.processes(&mut samples).unwrap();
     let sample = samples.iter().find(|sample| sample.tgid == hog.pid()).expect("the hog");
-    assert!(!sample.exiting && sample.charged_pages() == pages);
+    assert!(!sample.exiting && sample.counted_pages(Count::default()) == pages);
     let (held, _) = Proc::default().held_files(hog.pid(), 1000).unwrap();
     let held = held.iter().filter(|file| file.owner == uid && file.bytes == 64 << 10);
     assert_eq!(held.count(), 1, "its memfd");
