@@ -5,7 +5,8 @@
 
 use binder_client::{Answer, Parcel};
 
-use crate::names::{Caller, Names, Object, Refusal, Service};
+use crate::clients::StrongCount;
+use crate::names::{Caller, Clients, ClientsChange, Names, Object, Refusal, Service};
 use crate::parcel::{Malformed, Reader, put_int, put_object, put_string};
 use crate::{OneWay, Outcome, Request};
 
@@ -13,6 +14,8 @@ use crate::{OneWay, Outcome, Request};
 const INTERFACE: &str = "android.os.IServiceManager";
 /// The interface of callbacks, and its method `onRegistration`.
 const CALLBACK: (&str, u32) = ("android.os.IServiceCallback", 1);
+/// The interface of client callbacks, and its method `onClients`.
+const CLIENT_CALLBACK: (&str, u32) = ("android.os.IClientCallback", 1);
 /// Word before the interface since Android 11.
 const SYSTEM_HEADER: i32 = i32::from_be_bytes(*b"SYST");
 /// Codes of every object: its interface, and whether it lives.
@@ -104,7 +107,12 @@ enum Format {
 }
 
 /// Handles a request.
-pub fn handle(names: &mut Names, request: Request<'_>, level: ApiLevel) -> Outcome {
+pub fn handle(
+    names: &mut Names,
+    request: Request<'_>,
+    level: ApiLevel,
+    strong: StrongCount<'_>,
+) -> Outcome {
     match request.code {
         PING_TRANSACTION => return Answer::Reply(Parcel::new()).into(),
         INTERFACE_TRANSACTION => {
@@ -120,7 +128,7 @@ pub fn handle(names: &mut Names, request: Request<'_>, level: ApiLevel) -> Outco
         Ok((Format::New, reader)) => {
             let at = usize::try_from(request.code).ok().and_then(|code| code.checked_sub(1));
             match at.and_then(|at| level.methods().get(at).copied()) {
-                Some(method) => handle_new(names, method, request.caller, reader),
+                Some(method) => handle_new(names, method, request.caller, strong, reader),
                 None => return UNKNOWN_TRANSACTION.into(),
             }
         }
@@ -154,7 +162,7 @@ fn handle_old(
     let mut parcel = Parcel::new();
     match request.code {
         // getService, checkService
-        1 | 2 => match names.get(&reader.string()?) {
+        1 | 2 => match names.hand_out(&reader.string()?) {
             Some(service) => put_object(&mut parcel, Some(service.object)),
             None => return Ok(NONE.into()),
         },
@@ -189,16 +197,18 @@ fn handle_new(
     names: &mut Names,
     method: Method,
     caller: Caller,
+    strong: StrongCount<'_>,
     mut reader: Reader<'_>,
 ) -> Result<Outcome, Malformed> {
     let mut parcel = Parcel::new();
     put_int(&mut parcel, 0);
     match method {
         Method::GetService | Method::CheckService => {
-            put_found(&mut parcel, names.get(&reader.string()?));
+            put_found(&mut parcel, names.hand_out(&reader.string()?));
         }
         Method::GetService2 | Method::CheckService2 => {
-            put_service(&mut parcel, names.get(&reader.string()?));
+            let name = reader.string()?;
+            put_service(&mut parcel, names, &name);
         }
         Method::Add => {
             let name = reader.string()?;
@@ -231,20 +241,41 @@ fn handle_new(
                 return Ok(exception(refusal).into());
             }
         }
-        // No manifest declares a service.
-        Method::IsDeclared | Method::ConnectionInfo => put_int(&mut parcel, 0),
-        Method::DeclaredInstances | Method::UpdatableNames => {
-            put_strings(&mut parcel, std::iter::empty());
+        Method::IsDeclared => put_int(&mut parcel, names.is_declared(&reader.string()?).into()),
+        Method::DeclaredInstances => {
+            put_strings(&mut parcel, names.declared_instances(&reader.string()?).into_iter());
         }
+        // Services are neither in other machines nor in packages that are updated.
+        Method::ConnectionInfo => put_int(&mut parcel, 0),
+        Method::UpdatableNames => put_strings(&mut parcel, std::iter::empty()),
         // A null string.
         Method::UpdatableViaApex => put_int(&mut parcel, -1),
         Method::RegisterClientCallback | Method::TryUnregister => {
-            let why = "headroom's service manager has no lazy services";
-            return Ok(Answer::Reply(exception_with(EX_UNSUPPORTED_OPERATION, why)).into());
+            let result = handle_lazy(names, method, caller, strong, &mut reader)?;
+            if let Err(refusal) = result {
+                return Ok(exception(refusal).into());
+            }
         }
         Method::DebugInfo => put_debug_info(&mut parcel, names),
     }
     Ok(Answer::Reply(parcel).into())
+}
+
+/// `registerClientCallback` and `tryUnregisterService`.
+fn handle_lazy(
+    names: &mut Names,
+    method: Method,
+    caller: Caller,
+    strong: StrongCount<'_>,
+    reader: &mut Reader<'_>,
+) -> Result<Result<(), Refusal>, Malformed> {
+    let name = reader.string()?;
+    let service = read_object(reader)?;
+    if method == Method::TryUnregister {
+        return Ok(names.try_unregister(&name, service, caller, strong));
+    }
+    let callback = read_object(reader)?;
+    Ok(names.register_client_callback(&name, service, callback, caller))
 }
 
 fn read_object(reader: &mut Reader<'_>) -> Result<Object, Malformed> {
@@ -257,16 +288,16 @@ fn put_found(parcel: &mut Parcel, service: Option<Service>) {
 }
 
 /// The union `Service` with its member `ServiceWithMetadata`.
-fn put_service(parcel: &mut Parcel, service: Option<Service>) {
+fn put_service(parcel: &mut Parcel, names: &mut Names, name: &str) {
     const PRESENT: i32 = 1;
     const WITH_METADATA: i32 = 0;
     put_int(parcel, PRESENT);
     put_int(parcel, WITH_METADATA);
     put_int(parcel, PRESENT);
     put_sized(parcel, |parcel| {
-        put_found(parcel, service);
-        // isLazyService
-        put_int(parcel, 0);
+        put_found(parcel, names.hand_out(name));
+        // isLazyService: libbinder keeps no reference to one.
+        put_int(parcel, names.is_lazy(name).into());
     });
 }
 
@@ -302,6 +333,10 @@ fn exception(refusal: Refusal) -> Answer {
         Refusal::Access => (EX_SECURITY, "the service manager's rules give this name to others"),
         Refusal::Quota => (EX_ILLEGAL_STATE, "the user has registered 1000 names and callbacks"),
         Refusal::Other => (EX_ILLEGAL_STATE, "it is not registered"),
+        Refusal::NotOwner => {
+            (EX_UNSUPPORTED_OPERATION, "another process has registered the service")
+        }
+        Refusal::InUse => (EX_ILLEGAL_STATE, "it has clients, may get one, or has no callback"),
     };
     Answer::Reply(exception_with(code, why))
 }
@@ -315,21 +350,40 @@ fn exception_with(code: i32, why: &str) -> Parcel {
     parcel
 }
 
+/// A call of a callback's only method: its header.
+fn callback_header(interface: &str) -> Parcel {
+    let mut parcel = Parcel::new();
+    // No strict mode, and no work source.
+    for word in [0, -1, SYSTEM_HEADER] {
+        put_int(&mut parcel, word);
+    }
+    put_string(&mut parcel, interface);
+    parcel
+}
+
 fn tell(waiting: &[Object], name: &str, object: Object) -> Vec<OneWay> {
     let call = |callback: &Object| {
         let (interface, code) = CALLBACK;
-        let mut parcel = Parcel::new();
-        // No strict mode, and no work source.
-        for word in [0, -1, SYSTEM_HEADER] {
-            put_int(&mut parcel, word);
-        }
-        put_string(&mut parcel, interface);
+        let mut parcel = callback_header(interface);
         put_string(&mut parcel, name);
         put_object(&mut parcel, Some(object));
         put_int(&mut parcel, object.stability);
         OneWay { handle: callback.handle, code, parcel }
     };
     waiting.iter().map(call).collect()
+}
+
+/// The calls that tell a service of its clients.
+pub fn tell_clients(change: &ClientsChange) -> Vec<OneWay> {
+    let call = |callback: &Object| {
+        let (interface, code) = CLIENT_CALLBACK;
+        let mut parcel = callback_header(interface);
+        put_object(&mut parcel, Some(change.service));
+        put_int(&mut parcel, change.service.stability);
+        put_int(&mut parcel, (change.clients == Clients::Some).into());
+        OneWay { handle: callback.handle, code, parcel }
+    };
+    change.callbacks.iter().map(call).collect()
 }
 
 #[cfg(test)]
@@ -359,7 +413,7 @@ mod tests {
 
     fn ask_at(level: ApiLevel, names: &mut Names, code: u32, parcel: &Parcel) -> Outcome {
         let (data, offsets) = (&parcel.data[..], &parcel.offsets[..]);
-        handle(names, Request { code, data, offsets, caller: CALLER }, level)
+        handle(names, Request { code, data, offsets, caller: CALLER }, level, &|_| 1)
     }
 
     fn ask(names: &mut Names, code: u32, parcel: &Parcel) -> Outcome {
@@ -490,9 +544,55 @@ mod tests {
         assert_eq!(refused(&mut names, 5, &add), (EX_SECURITY, true));
         let add = with_object(new_request(), "a b", object(3));
         assert_eq!(refused(&mut names, 5, &add), (EX_ILLEGAL_ARGUMENT, true));
-        assert_eq!(refused(&mut names, 15, &new_request()), (EX_UNSUPPORTED_OPERATION, true));
+        let absent = with_object(new_request(), "x", object(3));
+        assert_eq!(refused(&mut names, 15, &absent), (EX_ILLEGAL_STATE, true));
         let old = with_object(request(&[1]), "own.x", object(3));
         assert_eq!(status(ask(&mut names, 3, &old)), -libc::EPERM);
+    }
+
+    #[test]
+    fn a_lazy_service_is_called_and_withdrawn() {
+        let mut names = Names::default();
+        ask(&mut names, 5, &with_object(new_request(), "x", object(3)));
+        let mut register = with_object(new_request(), "x", object(3));
+        put_object(&mut register, Some(object(5)));
+        put_int(&mut register, 12);
+        assert_eq!(reply(ask(&mut names, 14, &register)).data, 0i32.to_ne_bytes());
+        let found = reply(ask(&mut names, 2, &named(new_request(), "x")));
+        assert_eq!(found.data[found.data.len() - 4..], 1i32.to_ne_bytes(), "it is lazy");
+        let [change] = &names.take_changes()[..] else { panic!("it has a client") };
+        let [call] = &tell_clients(change)[..] else { panic!("it has one callback") };
+        assert_eq!((call.handle, call.code), (5, 1));
+        let mut reader = Reader::new(&call.parcel.data, &call.parcel.offsets);
+        assert_eq!([(); 3].map(|()| reader.int().unwrap()), [0, -1, SYSTEM_HEADER]);
+        assert_eq!(reader.string().as_deref(), Ok("android.os.IClientCallback"));
+        assert_eq!(read_object(&mut reader), Ok(object(3)));
+        assert_eq!([reader.int(), reader.int()], [Ok(1), Err(Malformed)]);
+        let unregister = with_object(new_request(), "x", object(3));
+        let code = |outcome| Reader::new(&reply(outcome).data, &[]).int();
+        assert_eq!(code(ask(&mut names, 15, &unregister)), Ok(EX_ILLEGAL_STATE));
+        names.observe("x", 1);
+        names.observe("x", 1);
+        assert_eq!(code(ask(&mut names, 15, &unregister)), Ok(0));
+        assert_eq!(names.list().count(), 0);
+        names.add("y", object(3), Caller { pid: 9, ..CALLER }).unwrap();
+        let foreign = with_object(new_request(), "y", object(3));
+        assert_eq!(code(ask(&mut names, 15, &foreign)), Ok(EX_UNSUPPORTED_OPERATION));
+    }
+
+    #[test]
+    fn rules_of_whole_names_declare_services() {
+        let rules = ["a.I/one", "a.I/two", "a.I/*", "a.Ix/b"];
+        let rule = |pattern: &str| Rule { pattern: pattern.to_owned(), users: vec![] };
+        let mut names = Names::new(Access::Rules(rules.map(rule).to_vec()));
+        for (name, is_declared) in [("a.I/one", 1), ("a.I/*", 0), ("a.I/three", 0)] {
+            let reply = reply(ask(&mut names, 9, &named(new_request(), name)));
+            assert_eq!(reply.data, [0, is_declared].map(i32::to_ne_bytes).concat(), "{name}");
+        }
+        let reply = reply(ask(&mut names, 10, &named(new_request(), "a.I")));
+        let mut reader = Reader::new(&reply.data, &[]);
+        assert_eq!((reader.int(), reader.int()), (Ok(0), Ok(2)));
+        assert_eq!([reader.string(), reader.string()].map(Result::unwrap), ["one", "two"]);
     }
 
     #[test]

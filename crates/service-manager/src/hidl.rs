@@ -1,22 +1,30 @@
-//! `android.hidl.manager@1.0::IServiceManager`: names of HIDL services.
+//! `android.hidl.manager@1.2::IServiceManager`: names of HIDL services.
 //!
 //! A name is an interface and an instance, `android.hardware.radio@1.0::IRadio/slot1`. A service is
-//! registered by its instance alone, under each of its interfaces: it has to be asked for them.
+//! registered by its instance, under each of its interfaces: it names them (`addWithChain`), or has
+//! to be asked for them (`add`).
 
 use binder_client::{Answer, Parcel, Parent};
 use binder_uapi::{BINDER_BUFFER_FLAG_HAS_PARENT, BINDER_TYPE_PTR, BinderBufferObject};
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::names::{Caller, Names, Object};
+use crate::clients::StrongCount;
+use crate::names::{Caller, Clients, ClientsChange, Names, Object, Refusal};
 use crate::parcel::{LONGEST, Malformed, Reader, put_c_string, put_int, put_object};
 use crate::{OneWay, Outcome, Request};
 
-/// The interface.
-const INTERFACE: &str = "android.hidl.manager@1.0::IServiceManager";
+/// The interface, and those that it extends: requests name that of their method.
+const INTERFACES: [&str; 3] = [
+    "android.hidl.manager@1.2::IServiceManager",
+    "android.hidl.manager@1.1::IServiceManager",
+    "android.hidl.manager@1.0::IServiceManager",
+];
 /// The interface of all objects, under which nothing is registered.
 const BASE: &str = "android.hidl.base@1.0::IBase";
 /// The interface of callbacks, and its method `onRegistration`.
 const NOTIFICATION: (&str, u32) = ("android.hidl.manager@1.0::IServiceNotification", 1);
+/// The interface of client callbacks, and its method `onClients`.
+const CLIENT_CALLBACK: (&str, u32) = ("android.hidl.manager@1.2::IClientCallback", 1);
 
 /// Codes of the interface.
 const GET: u32 = 1;
@@ -26,6 +34,12 @@ const LIST: u32 = 4;
 const LIST_BY_INTERFACE: u32 = 5;
 const REGISTER_FOR_NOTIFICATIONS: u32 = 6;
 const REGISTER_PASSTHROUGH_CLIENT: u32 = 8;
+const UNREGISTER_FOR_NOTIFICATIONS: u32 = 9;
+const REGISTER_CLIENT_CALLBACK: u32 = 10;
+const UNREGISTER_CLIENT_CALLBACK: u32 = 11;
+const ADD_WITH_CHAIN: u32 = 12;
+const LIST_MANIFEST_BY_INTERFACE: u32 = 13;
+const TRY_UNREGISTER: u32 = 14;
 /// Codes of all objects.
 const PING: u32 = u32::from_be_bytes(*b"\x0fPNG");
 const INTERFACE_CHAIN: u32 = u32::from_be_bytes(*b"\x0fCHN");
@@ -67,39 +81,78 @@ pub enum Step {
 }
 
 /// Handles a request.
-pub fn handle<'a>(names: &mut Names, request: Request<'a>, buffers: &dyn Buffers<'a>) -> Step {
-    match read(names, request, buffers) {
-        Ok(step) => step,
-        Err(Malformed) => Step::Done(Answer::Status(-libc::EINVAL).into()),
-    }
-}
-
-fn read<'a>(
+pub fn handle<'a>(
     names: &mut Names,
     request: Request<'a>,
     buffers: &dyn Buffers<'a>,
-) -> Result<Step, Malformed> {
+    strong: StrongCount<'_>,
+) -> Step {
     let mut reader = Reader::new(request.data, request.offsets);
+    let step = match reader.c_string() {
+        Ok(BASE) => Ok(base(request.code).into()),
+        Ok(interface) if INTERFACES.contains(&interface) => match request.code {
+            GET..=UNREGISTER_FOR_NOTIFICATIONS => read(names, request, reader, buffers),
+            _ => read_1_2(names, request, reader, buffers, strong),
+        },
+        _ => Err(Malformed),
+    };
+    step.unwrap_or_else(|Malformed| Answer::Status(-libc::EINVAL).into())
+}
+
+impl From<Answer> for Step {
+    fn from(answer: Answer) -> Self {
+        Self::Done(answer.into())
+    }
+}
+
+/// The reply of a call without an error.
+fn success() -> Parcel {
     let mut parcel = Parcel::new();
     put_int(&mut parcel, 0);
-    let interface = reader.c_string()?;
+    parcel
+}
+
+/// The reply of a method that returns whether it succeeded.
+fn success_of<T>(result: &Result<T, Refusal>) -> Answer {
+    let mut parcel = success();
+    put_int(&mut parcel, result.is_ok().into());
+    Answer::Reply(parcel)
+}
+
+fn base(code: u32) -> Answer {
+    let mut parcel = success();
+    match code {
+        PING => {}
+        INTERFACE_CHAIN => put_strings(&mut parcel, &[&INTERFACES[..], &[BASE]].concat()),
+        INTERFACE_DESCRIPTOR => put_hidl_string(&mut parcel, INTERFACES[0]),
+        _ => return Answer::Status(-libc::EBADMSG),
+    }
+    Answer::Reply(parcel)
+}
+
+/// The methods of versions 1.0 and 1.1.
+fn read<'a>(
+    names: &mut Names,
+    request: Request<'a>,
+    mut reader: Reader<'a>,
+    buffers: &dyn Buffers<'a>,
+) -> Result<Step, Malformed> {
+    let mut parcel = success();
     match request.code {
-        PING if interface == BASE => {}
-        INTERFACE_CHAIN if interface == BASE => put_strings(&mut parcel, &[INTERFACE, BASE]),
-        INTERFACE_DESCRIPTOR if interface == BASE => put_hidl_string(&mut parcel, INTERFACE),
-        _ if interface != INTERFACE => return Err(Malformed),
         GET => {
             let name = read_name(&mut reader, buffers)?;
-            put_object(&mut parcel, names.get(&name).map(|service| service.object));
+            put_object(&mut parcel, names.hand_out(&name).map(|service| service.object));
         }
         ADD => {
             let instance = hidl_string(&mut reader, buffers)?;
-            let service = Object { handle: reader.object()?, stability: 0 };
+            let service = read_object(&mut reader)?;
             return Ok(Step::AskChain { instance, service });
         }
         GET_TRANSPORT => {
-            let found = names.get(&read_name(&mut reader, buffers)?);
-            put_int(&mut parcel, if found.is_some() { HWBINDER } else { NO_TRANSPORT });
+            // A client waits for a service that has one.
+            let name = read_name(&mut reader, buffers)?;
+            let has_one = names.get(&name).is_some() || names.is_declared(&name);
+            put_int(&mut parcel, if has_one { HWBINDER } else { NO_TRANSPORT });
         }
         LIST => {
             let all: Vec<&str> = names.list().map(|(name, _)| name).collect();
@@ -114,29 +167,79 @@ fn read<'a>(
         }
         REGISTER_FOR_NOTIFICATIONS => {
             let name = read_name(&mut reader, buffers)?;
-            let callback = Object { handle: reader.object()?, stability: 0 };
-            let watched = names.watch(&name, callback, request.caller.uid);
-            put_int(&mut parcel, watched.is_ok().into());
-            let known = names.list().map(|(known, _)| known);
-            // Without an instance it waits for all of them.
-            let is_meant = |known: &&str| match name.strip_suffix('/') {
-                Some(interface) => known.split_once('/').is_some_and(|(of, _)| of == interface),
-                None => **known == name,
-            };
-            let calls = match watched {
-                Ok(_) => known
-                    .filter(is_meant)
-                    .map(|known| tell(callback, known, Since::Before))
-                    .collect(),
-                Err(_) => Vec::new(),
-            };
-            return Ok(Step::Done(Outcome { answer: Answer::Reply(parcel), calls }));
+            let callback = read_object(&mut reader)?;
+            return Ok(Step::Done(watch(names, &name, callback, request.caller)));
+        }
+        UNREGISTER_FOR_NOTIFICATIONS => {
+            let name = read_name(&mut reader, buffers)?;
+            let callback = read_object(&mut reader)?;
+            return Ok(success_of(&names.unwatch(&name, callback)).into());
         }
         // Debugging information of clients, which nobody reads here.
         REGISTER_PASSTHROUGH_CLIENT => {}
-        _ => return Ok(Step::Done(Answer::Status(-libc::EBADMSG).into())),
+        _ => return Ok(Answer::Status(-libc::EBADMSG).into()),
     }
-    Ok(Step::Done(Answer::Reply(parcel).into()))
+    Ok(Answer::Reply(parcel).into())
+}
+
+fn watch(names: &mut Names, name: &str, callback: Object, caller: Caller) -> Outcome {
+    let watched = names.watch(name, callback, caller.uid);
+    let known = names.list().map(|(known, _)| known);
+    // Without an instance it waits for all of them.
+    let is_meant = |known: &&str| match name.strip_suffix('/') {
+        Some(interface) => known.split_once('/').is_some_and(|(of, _)| of == interface),
+        None => **known == *name,
+    };
+    let calls = match watched {
+        Ok(_) => known.filter(is_meant).map(|known| tell(callback, known, Since::Before)).collect(),
+        Err(_) => Vec::new(),
+    };
+    Outcome { answer: success_of(&watched), calls }
+}
+
+/// The methods of version 1.2.
+fn read_1_2<'a>(
+    names: &mut Names,
+    request: Request<'a>,
+    mut reader: Reader<'a>,
+    buffers: &dyn Buffers<'a>,
+    strong: StrongCount<'_>,
+) -> Result<Step, Malformed> {
+    let caller = request.caller;
+    let reader = &mut reader;
+    let result = match request.code {
+        REGISTER_CLIENT_CALLBACK => {
+            let name = read_name(reader, buffers)?;
+            let (service, callback) = (read_object(reader)?, read_object(reader)?);
+            names.register_client_callback(&name, service, callback, caller)
+        }
+        UNREGISTER_CLIENT_CALLBACK => {
+            let service = reader.nullable_object()?.map(|handle| Object { handle, stability: 0 });
+            names.unregister_client_callback(service, read_object(reader)?, caller)
+        }
+        ADD_WITH_CHAIN => {
+            let instance = hidl_string(reader, buffers)?;
+            let service = read_object(reader)?;
+            let chain = hidl_strings(reader, buffers)?;
+            return Ok(Step::Done(add(names, &instance, service, &chain, caller)));
+        }
+        LIST_MANIFEST_BY_INTERFACE => {
+            let mut parcel = success();
+            let interface = hidl_string(reader, buffers)?;
+            put_strings(&mut parcel, &names.declared_instances(&interface));
+            return Ok(Answer::Reply(parcel).into());
+        }
+        TRY_UNREGISTER => {
+            let name = read_name(reader, buffers)?;
+            names.try_unregister(&name, read_object(reader)?, caller, strong)
+        }
+        _ => return Ok(Answer::Status(-libc::EBADMSG).into()),
+    };
+    Ok(success_of(&result).into())
+}
+
+fn read_object(reader: &mut Reader<'_>) -> Result<Object, Malformed> {
+    Ok(Object { handle: reader.object()?, stability: 0 })
 }
 
 /// The call that asks a service for its interfaces: its code and its data.
@@ -156,6 +259,14 @@ pub fn read_chain<'a>(
     if reader.int()? != 0 {
         return Err(Malformed);
     }
+    hidl_strings(&mut reader, buffers)
+}
+
+/// A vector of strings.
+fn hidl_strings<'a>(
+    reader: &mut Reader<'a>,
+    buffers: &dyn Buffers<'a>,
+) -> Result<Vec<String>, Malformed> {
     let vector = reader.buffer()?;
     if vector.length != HEADER_LEN as u64 {
         return Err(Malformed);
@@ -170,7 +281,7 @@ pub fn read_chain<'a>(
         // The strings' headers; their contents follow.
         reader.buffer()?;
     }
-    (0..count).map(|_| contents(&mut reader, buffers)).collect()
+    (0..count).map(|_| contents(reader, buffers)).collect()
 }
 
 /// Registers an instance of a service with these interfaces, or with none of them.
@@ -213,6 +324,19 @@ fn tell(callback: Object, name: &str, since: Since) -> OneWay {
     put_hidl_string(&mut parcel, instance);
     put_int(&mut parcel, since as i32);
     OneWay { handle: callback.handle, code, parcel }
+}
+
+/// The calls that tell a service of its clients.
+pub fn tell_clients(change: &ClientsChange) -> Vec<OneWay> {
+    let call = |callback: &Object| {
+        let (interface, code) = CLIENT_CALLBACK;
+        let mut parcel = Parcel::new();
+        put_c_string(&mut parcel, interface);
+        put_object(&mut parcel, Some(change.service));
+        put_int(&mut parcel, (change.clients == Clients::Some).into());
+        OneWay { handle: callback.handle, code, parcel }
+    };
+    change.callbacks.iter().map(call).collect()
 }
 
 /// An interface and an instance.
@@ -286,6 +410,7 @@ fn put_strings(parcel: &mut Parcel, strings: &[&str]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::names::{Access, Rule};
     use owners::Uid;
 
     const CALLER: Caller = Caller { pid: 7, uid: Uid(1000) };
@@ -300,7 +425,7 @@ mod tests {
 
     fn request(words: &[&str], object: Option<Object>) -> Parcel {
         let mut parcel = Parcel::new();
-        put_c_string(&mut parcel, INTERFACE);
+        put_c_string(&mut parcel, INTERFACES[2]);
         words.iter().for_each(|word| put_hidl_string(&mut parcel, word));
         if object.is_some() {
             put_object(&mut parcel, object);
@@ -310,7 +435,7 @@ mod tests {
 
     fn ask(names: &mut Names, code: u32, parcel: &Parcel) -> Step {
         let (data, offsets) = (&parcel.data[..], &parcel.offsets[..]);
-        handle(names, Request { code, data, offsets, caller: CALLER }, &own)
+        handle(names, Request { code, data, offsets, caller: CALLER }, &own, &|_| 1)
     }
 
     fn done(step: Step) -> (Parcel, Vec<OneWay>) {
@@ -379,6 +504,80 @@ mod tests {
         let outcome = add(&mut names, "slot2", SERVICE, &chain, CALLER);
         assert_eq!(told(&outcome.calls[0]), (format!("{RADIO}/slot2"), 0));
         assert_eq!(outcome.calls.len(), 1);
+    }
+
+    /// What the method that returns a success replies.
+    fn success_at(names: &mut Names, code: u32, parcel: &Parcel) -> bool {
+        let (reply, _) = done(ask(names, code, parcel));
+        let mut reader = Reader::new(&reply.data, &[]);
+        assert_eq!(reader.int(), Ok(0));
+        reader.int().unwrap() == 1
+    }
+
+    #[test]
+    fn a_service_that_names_its_interfaces_is_not_asked() {
+        let mut names = Names::default();
+        let mut parcel = request(&["slot1"], Some(SERVICE));
+        put_strings(&mut parcel, &[RADIO, "android.hardware.radio@1.1::IRadio", BASE]);
+        assert!(success_at(&mut names, ADD_WITH_CHAIN, &parcel));
+        let all: Vec<&str> = names.list().map(|(name, _)| name).collect();
+        let expected = ["android.hardware.radio@1.0::IRadio", "android.hardware.radio@1.1::IRadio"];
+        assert_eq!(all, expected.map(|of| format!("{of}/slot1")));
+        let mut none = request(&["slot1"], Some(SERVICE));
+        put_strings(&mut none, &[BASE]);
+        assert!(!success_at(&mut names, ADD_WITH_CHAIN, &none));
+        let (chain, _) = {
+            let mut parcel = Parcel::new();
+            put_c_string(&mut parcel, BASE);
+            done(ask(&mut names, INTERFACE_CHAIN, &parcel))
+        };
+        assert_eq!(strings(&chain), [&INTERFACES[..], &[BASE]].concat());
+    }
+
+    #[test]
+    fn a_lazy_service_is_called_and_withdrawn() {
+        let mut names = with_radio();
+        let callback = Object { handle: 9, stability: 0 };
+        let mut register = request(&[RADIO, "slot1"], Some(SERVICE));
+        put_object(&mut register, Some(callback));
+        assert!(success_at(&mut names, REGISTER_CLIENT_CALLBACK, &register));
+        done(ask(&mut names, GET, &request(&[RADIO, "slot1"], None)));
+        let [change] = &names.take_changes()[..] else { panic!("it has a client") };
+        let [call] = &tell_clients(change)[..] else { panic!("it has one callback") };
+        assert_eq!((call.handle, call.code), (9, 1));
+        let mut reader = Reader::new(&call.parcel.data, &call.parcel.offsets);
+        assert_eq!(reader.c_string(), Ok("android.hidl.manager@1.2::IClientCallback"));
+        assert_eq!([reader.object().map(|it| it as i32), reader.int()], [Ok(3), Ok(1)]);
+        let withdraw = request(&[RADIO, "slot1"], Some(SERVICE));
+        assert!(!success_at(&mut names, TRY_UNREGISTER, &withdraw));
+        let name = format!("{RADIO}/slot1");
+        names.observe(&name, 1);
+        names.observe(&name, 1);
+        let mut of_all = request(&[], None);
+        put_object(&mut of_all, None);
+        put_object(&mut of_all, Some(callback));
+        assert!(success_at(&mut names, UNREGISTER_CLIENT_CALLBACK, &of_all));
+        assert!(!success_at(&mut names, UNREGISTER_CLIENT_CALLBACK, &of_all));
+        assert!(!success_at(&mut names, TRY_UNREGISTER, &withdraw), "without a callback");
+        assert!(success_at(&mut names, REGISTER_CLIENT_CALLBACK, &register));
+        assert!(success_at(&mut names, TRY_UNREGISTER, &withdraw));
+        assert_eq!(names.list().count(), 0);
+    }
+
+    #[test]
+    fn declared_services_have_a_transport_and_a_notification_can_be_withdrawn() {
+        let rule = |pattern: &str| Rule { pattern: pattern.to_owned(), users: vec![] };
+        let rules = vec![rule(&format!("{RADIO}/slot1")), rule(&format!("{RADIO}/*"))];
+        let mut names = Names::new(Access::Rules(rules));
+        let list = request(&[RADIO], None);
+        let (instances, _) = done(ask(&mut names, LIST_MANIFEST_BY_INTERFACE, &list));
+        assert_eq!(strings(&instances), ["slot1"]);
+        let (reply, _) = done(ask(&mut names, GET_TRANSPORT, &request(&[RADIO, "slot1"], None)));
+        assert_eq!(reply.data, [0, HWBINDER].map(i32::to_ne_bytes).concat());
+        let watch = request(&[RADIO, ""], Some(SERVICE));
+        assert!(success_at(&mut names, REGISTER_FOR_NOTIFICATIONS, &watch));
+        assert!(success_at(&mut names, UNREGISTER_FOR_NOTIFICATIONS, &watch));
+        assert!(!success_at(&mut names, UNREGISTER_FOR_NOTIFICATIONS, &watch));
     }
 
     #[test]

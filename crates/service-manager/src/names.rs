@@ -27,6 +27,13 @@ pub struct Caller {
     pub uid: Uid,
 }
 
+impl Caller {
+    /// Whether it is the same process, as far as the manager sees it.
+    pub(crate) fn is(self, other: Self) -> bool {
+        self == other && self.pid != 0
+    }
+}
+
 /// Reason for refusing a registration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
@@ -38,6 +45,10 @@ pub enum Refusal {
     Quota,
     /// It names another object.
     Other,
+    /// Another process has registered the service.
+    NotOwner,
+    /// The service has clients, or may get one.
+    InUse,
 }
 
 /// Which users may register a name.
@@ -69,6 +80,15 @@ pub enum Access {
 }
 
 impl Access {
+    /// The names of rules without `*`: services that are to be there.
+    pub fn declared(&self) -> impl Iterator<Item = &str> {
+        let rules = match self {
+            Self::All => &[],
+            Self::Rules(rules) => rules.as_slice(),
+        };
+        rules.iter().map(|rule| rule.pattern.as_str()).filter(|pattern| !pattern.ends_with('*'))
+    }
+
     fn permits(&self, name: &str, uid: Uid) -> bool {
         match self {
             Self::All => true,
@@ -87,13 +107,37 @@ pub struct Service {
     pub object: Object,
     /// Who has registered it.
     pub owner: Caller,
+    /// Whether it has clients, as its client callbacks were told last.
+    pub(crate) clients: Clients,
+    /// A client may have got it since its clients were counted.
+    pub(crate) handed_out: bool,
 }
 
-/// A client that waits for a name.
+/// Whether a service has clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Callback {
-    object: Object,
-    owner: Uid,
+pub enum Clients {
+    /// None.
+    None,
+    /// One or more.
+    Some,
+}
+
+/// Calls of client callbacks to be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientsChange {
+    /// The service.
+    pub service: Object,
+    /// Whether it has clients now.
+    pub clients: Clients,
+    /// Who is told.
+    pub callbacks: Vec<Object>,
+}
+
+/// An object to be called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Callback {
+    pub object: Object,
+    pub owner: Uid,
 }
 
 /// Change of the references that the manager holds.
@@ -125,12 +169,17 @@ struct Uses {
 #[derive(Debug, Default)]
 pub struct Names {
     access: Access,
-    services: BTreeMap<String, Service>,
+    pub(crate) services: BTreeMap<String, Service>,
+    /// Of clients that wait for a name.
     callbacks: BTreeMap<String, Vec<Callback>>,
+    /// Of services, by their names.
+    pub(crate) client_callbacks: BTreeMap<String, Vec<Callback>>,
     uses: BTreeMap<u32, Uses>,
     last_cookie: u64,
     /// Changes that the caller has to make.
     references: Vec<Reference>,
+    /// Calls that the caller has to make.
+    pub(crate) changes: Vec<ClientsChange>,
 }
 
 impl Names {
@@ -144,7 +193,7 @@ impl Names {
         std::mem::take(&mut self.references)
     }
 
-    fn hold(&mut self, handle: u32) {
+    pub(crate) fn hold(&mut self, handle: u32) {
         if let Some(uses) = self.uses.get_mut(&handle) {
             uses.count += 1;
             return;
@@ -155,7 +204,7 @@ impl Names {
         self.references.push(Reference::Take(Held { handle, cookie }));
     }
 
-    fn let_go(&mut self, handle: u32) {
+    pub(crate) fn let_go(&mut self, handle: u32) {
         let Some(uses) = self.uses.get_mut(&handle) else { return };
         uses.count -= 1;
         if uses.count == 0 {
@@ -167,8 +216,23 @@ impl Names {
 
     fn count_of(&self, uid: Uid) -> usize {
         let services = self.services.values().filter(|service| service.owner.uid == uid).count();
-        let callbacks = self.callbacks.values().flatten();
+        let callbacks = self.callbacks.values().chain(self.client_callbacks.values()).flatten();
         services + callbacks.filter(|callback| callback.owner == uid).count()
+    }
+
+    pub(crate) fn check_quota(&self, uid: Uid) -> Result<(), Refusal> {
+        if self.count_of(uid) < MOST_OF_USER { Ok(()) } else { Err(Refusal::Quota) }
+    }
+
+    /// Whether an administrator's rule names this service.
+    pub fn is_declared(&self, name: &str) -> bool {
+        self.access.declared().any(|declared| declared == name)
+    }
+
+    /// The declared instances of an interface.
+    pub fn declared_instances(&self, interface: &str) -> Vec<&str> {
+        let split = self.access.declared().filter_map(|name| name.split_once('/'));
+        split.filter(|(of, _)| *of == interface).map(|(_, instance)| instance).collect()
     }
 
     /// Registers an object, in place of one that has the name. Returns who waits for it.
@@ -205,11 +269,28 @@ impl Names {
         }
         for name in names() {
             self.hold(object.handle);
-            if let Some(before) = self.services.insert(name.to_owned(), Service { object, owner }) {
-                self.let_go(before.object.handle);
+            let is_same = |it: &Service| it.object.handle == object.handle && it.owner == owner;
+            let clients = self.get(name).filter(is_same).map(|before| before.clients);
+            match clients {
+                Some(_) => self.let_go(object.handle),
+                None => self.remove(name),
             }
+            // Whoever has waited for it may become its client.
+            let clients = clients.unwrap_or(Clients::None);
+            let service = Service { object, owner, clients, handed_out: true };
+            self.services.insert(name.to_owned(), service);
         }
         Ok(names().map(|name| self.waiting(name)).collect())
+    }
+
+    /// Removes a service with its client callbacks.
+    pub(crate) fn remove(&mut self, name: &str) {
+        if let Some(service) = self.services.remove(name) {
+            self.let_go(service.object.handle);
+        }
+        for callback in self.client_callbacks.remove(name).unwrap_or_default() {
+            self.let_go(callback.object.handle);
+        }
     }
 
     /// The object with this name.
@@ -230,13 +311,11 @@ impl Names {
         callback: Object,
         owner: Uid,
     ) -> Result<Option<Service>, Refusal> {
-        if self.count_of(owner) >= MOST_OF_USER {
-            return Err(Refusal::Quota);
-        }
+        self.check_quota(owner)?;
         self.hold(callback.handle);
         let callback = Callback { object: callback, owner };
         self.callbacks.entry(name.to_owned()).or_default().push(callback);
-        Ok(self.get(name))
+        Ok(self.hand_out(name))
     }
 
     /// The callbacks of a name.
@@ -262,13 +341,18 @@ impl Names {
     pub fn die(&mut self, cookie: u64) {
         let dead = self.uses.iter().find(|(_, uses)| uses.cookie == cookie);
         let Some(handle) = dead.map(|(handle, _)| *handle) else { return };
-        self.services.retain(|_, service| service.object.handle != handle);
-        self.callbacks.retain(|_, waiting| {
-            waiting.retain(|callback| callback.object.handle != handle);
-            !waiting.is_empty()
-        });
-        self.uses.remove(&handle);
-        self.references.push(Reference::Drop(Held { handle, cookie }));
+        let ended = self.services.iter().filter(|(_, it)| it.object.handle == handle);
+        let ended: Vec<String> = ended.map(|(name, _)| name.clone()).collect();
+        ended.iter().for_each(|name| self.remove(name));
+        for callbacks in [&mut self.callbacks, &mut self.client_callbacks] {
+            callbacks.retain(|_, waiting| {
+                waiting.retain(|callback| callback.object.handle != handle);
+                !waiting.is_empty()
+            });
+        }
+        if self.uses.remove(&handle).is_some() {
+            self.references.push(Reference::Drop(Held { handle, cookie }));
+        }
     }
 }
 

@@ -67,6 +67,18 @@ impl<'a> Reader<'a> {
         if object.ty == BINDER_TYPE_HANDLE { Ok(object.handle()) } else { Err(Malformed) }
     }
 
+    /// Like [`object`](Self::object), or none: that is no object for the driver.
+    pub fn nullable_object(&mut self) -> Result<Option<u32>, Malformed> {
+        let mut ahead = self.clone();
+        let bytes = ahead.take(size_of::<FlatBinderObject>())?;
+        let object = FlatBinderObject::read_from_bytes(bytes).map_err(|_| Malformed)?;
+        if object.ty == BINDER_TYPE_BINDER && object.binder == 0 {
+            *self = ahead;
+            return Ok(None);
+        }
+        self.object().map(Some)
+    }
+
     /// An object of any type, of this size. One without an offset is not translated by the driver:
     /// its numbers would be the sender's.
     pub fn any_object(&mut self, len: usize) -> Result<&'a [u8], Malformed> {
@@ -157,5 +169,8 @@ mod tests {
         put_object(&mut none, None);
         assert!(none.offsets.is_empty());
         assert_eq!(Reader::new(&none.data, &[0]).object(), Err(Malformed));
+        assert_eq!(Reader::new(&none.data, &[]).nullable_object(), Ok(None));
+        assert_eq!(Reader::new(&parcel.data, &[0]).nullable_object(), Ok(Some(9)));
+        assert_eq!(Reader::new(&parcel.data, &[]).nullable_object(), Err(Malformed), "no offset");
     }
 }
