@@ -197,22 +197,45 @@ impl Drop for Holder {
 /// A row of the table: what is held and how, and what counts by each source.
 type Row = (&'static str, &'static str, Vec<String>);
 
-/// The table with what counts of each row.
+/// The table with what counts: kinds with the same cells in one row.
 fn table(rows: &[Row]) -> String {
+    let mut ways: Vec<(&str, String, Vec<&str>)> = Vec::new();
+    for (kind, way, shares) in rows {
+        let shares = shares.join(" | ");
+        match ways.iter_mut().find(|row| row.0 == *kind && row.1 == shares) {
+            Some((_, _, ways)) => ways.push(way),
+            None => ways.push((kind, shares, vec![way])),
+        }
+    }
+    let mut kinds: Vec<(Vec<&str>, String)> = Vec::new();
+    for (kind, shares, ways) in ways {
+        let cells = format!("{} | {shares}", ways.join(BETWEEN));
+        match kinds.iter_mut().find(|row| row.1 == cells) {
+            Some((kinds, _)) => kinds.push(kind),
+            None => kinds.push((vec![kind], cells)),
+        }
+    }
     let mut text = "| memory | held | counted (BPF) | counted (`/proc`) | counted (controller) |\n\
         |---|---|---|---|---|\n"
         .to_owned();
-    for (kind, way, shares) in rows {
-        writeln!(text, "| {kind} | {way} | {} |", shares.join(" | ")).unwrap();
+    for (kinds, cells) in kinds {
+        writeln!(text, "| {} | {cells} |", kinds.join(BETWEEN)).unwrap();
     }
     text
 }
 
-/// What the document says of a row and a column.
+/// Between kinds, and between ways, of one row.
+const BETWEEN: &str = "; ";
+
+/// What the document says of a kind, a way and a column.
 fn documented(text: &str, kind: &str, way: &str, column: usize) -> Option<String> {
-    let start = format!("| {kind} | {way} | ");
-    let line = text.lines().find_map(|line| line.strip_prefix(&start))?;
-    line.split(" |").nth(column).map(|cell| cell.trim().to_owned())
+    let has = |cell: &str, name: &str| cell.split(BETWEEN).any(|one| one == name);
+    let mut rows = text.lines().filter_map(|line| {
+        let cells: Vec<&str> = line.strip_prefix("| ")?.strip_suffix(" |")?.split(" | ").collect();
+        <[&str; 5]>::try_from(cells).ok()
+    });
+    let row = rows.find(|row| has(row[0], kind) && has(row[1], way))?;
+    row[2..].get(column).map(|&cell| cell.to_owned())
 }
 
 /// Of what counts in full by both, the two sources differ by less than 1 % of the limit. Not what a

@@ -1,51 +1,42 @@
-//! Every bound on what owners share is a value of `owners::bounds`, and in the table of
-//! `docs/design/owners.md`.
+//! Every bound on what owners share is a value of `owners::bounds`, and has a test.
 
-use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use owners::bounds::{ALL, Bound};
+use owners::bounds::ALL;
 use regex::Regex;
-
-const BEGIN: &str = "<!-- bounds -->\n";
-const END: &str = "<!-- end of bounds -->\n";
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-fn table() -> String {
-    let mut text =
-        "| Name | Daemon | Resource | All | Reserved for root | One owner | Beyond it | Test |\n\
-         |---|---|---|---|---|---|---|---|\n"
-            .to_owned();
-    for bound in ALL {
-        let [all, root, owner] = bound.cells();
-        let Bound { name, daemon, resource, share: _, beyond, test } = *bound;
-        let daemon = daemon.name();
-        let test =
-            if test.contains('_') { format!("`{test}`") } else { format!("attack `{test}`") };
-        let row = format!(
-            "| {name} | {daemon} | {resource} | {all} | {root} | {owner} | {beyond} | {test} |"
-        );
-        let _ = writeln!(text, "{}", row.replace("|  |", "| |").replace("|  |", "| |"));
+/// Every source with tests and attacks, joined.
+fn sources() -> String {
+    let mut folders = vec![root().join("crates"), root().join("tests")];
+    let mut text = String::new();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                text += &fs::read_to_string(&path).unwrap();
+            }
+        }
     }
     text
 }
 
-/// `HEADROOM_UPDATE_BOUNDS=1` writes the table instead.
 #[test]
-fn the_table_of_bounds_is_the_registry() {
-    let page = root().join("docs/design/owners.md");
-    let text = fs::read_to_string(&page).unwrap();
-    let (before, rest) = text.split_once(BEGIN).expect("no mark in owners.md");
-    let (written, after) = rest.split_once(END).expect("no end mark in owners.md");
-    if std::env::var_os("HEADROOM_UPDATE_BOUNDS").is_some() {
-        fs::write(&page, format!("{before}{BEGIN}{}{END}{after}", table())).unwrap();
-        return;
-    }
-    assert_eq!(written, table(), "update it: HEADROOM_UPDATE_BOUNDS=1 cargo test --test bounds");
+fn every_bound_has_a_test_in_which_one_owner_wants_all() {
+    let sources = sources();
+    let exists = |test: &str| {
+        let attack = || sources.contains(&format!("name: \"{test}\","));
+        sources.contains(&format!("fn {test}(")) || attack()
+    };
+    let tests = ALL.iter().map(|bound| bound.test);
+    let missing: Vec<&str> = tests.filter(|test| !exists(test)).collect();
+    assert!(missing.is_empty(), "{missing:?}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! All bounds on resources that owners share, each with the part of one owner and of root.
 //!
-//! A daemon takes its sizes from here, so that the table of `docs/design/owners.md` and
-//! `headroom status --bounds`, which are made from [`ALL`], show what it does.
+//! A daemon takes its sizes from here, so that `headroom status --bounds`, which is made from
+//! [`ALL`], shows what it does.
 
 use crate::{QuotaSize, Rate};
 

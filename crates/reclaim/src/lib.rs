@@ -22,7 +22,7 @@
 //! `process_mrelease` frees it from the calling thread, even when the victim cannot run at all, if
 //! it is called before the victim's last thread has detached from the memory; after that only its
 //! exit frees it, and the boost speeds that up. `docs/design/reclaim.md` has the measurements,
-//! including those of steps that are not worth taking.
+//! and names the steps that are not worth taking.
 
 pub mod boost;
 pub mod exiting;
