@@ -188,13 +188,6 @@ impl View {
         [None].into_iter().chain(kernels.into_iter().map(Some)).map(of).filter(measured).collect()
     }
 
-    /// Only the figures of subjects for which `wanted` holds.
-    pub fn only(&self, wanted: impl Fn(&str) -> bool) -> Self {
-        let mut view = self.clone();
-        view.figures.retain(|figure| wanted(&figure.subject));
-        view
-    }
-
     /// The figure of a case, subject and metric.
     pub fn find(&self, case: &str, subject: &str, metric: &str) -> Option<&Measurement> {
         let same = |f: &&Measurement| f.case == case && f.subject == subject && f.metric == metric;
