@@ -46,10 +46,12 @@ pub fn pin_process(pid: u32, cpu: usize) -> Result<()> {
     Ok(())
 }
 
-/// Sets the highest ordinary priority (nice -20), which later children inherit. False if the kernel
-/// does not permit it.
-pub fn be_eager() -> bool {
-    setpriority_process(None, -20).is_ok()
+/// Sets the highest ordinary priority (nice -20), which later children inherit, if the kernel
+/// permits it.
+pub fn be_eager() {
+    if let Err(error) = setpriority_process(None, -20) {
+        eprintln!("the priority cannot be raised ({error}): other work will disturb");
+    }
 }
 
 /// Binds the calling thread, and the threads and processes that it starts later, to all cores but

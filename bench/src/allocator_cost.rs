@@ -10,6 +10,8 @@ use anyhow::{Context, Result};
 use control::Uid;
 use rustix::process::{Signal, set_parent_process_death_signal};
 
+use crate::report;
+
 /// One series of calls.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
@@ -44,14 +46,10 @@ impl Gate {
 }
 
 impl Case {
-    /// Name of the case in tables.
+    /// Name of the case in results.
     pub fn name(self) -> String {
-        let size = match self.size {
-            bytes if bytes >= 1 << 20 => format!("{} MiB", bytes >> 20),
-            bytes if bytes >= 1 << 10 => format!("{} KiB", bytes >> 10),
-            bytes => format!("{bytes} B"),
-        };
-        format!("{size}, {} thread{}", self.threads, if self.threads == 1 { "" } else { "s" })
+        let threads = report::number(self.threads as u64, "thread", "threads");
+        format!("{}, {threads}", report::bytes(self.size))
     }
 
     /// Live blocks per thread: many small ones, few large ones.
@@ -122,39 +120,4 @@ impl Case {
         anyhow::ensure!(status.success(), "{}: the worker ended: {status}", self.name());
         output.trim().parse().with_context(|| format!("the worker printed {output:?}"))
     }
-}
-
-/// Grants per second over the socket: each request is for a page beyond the lease, which is then
-/// returned.
-pub fn round_trips(count: usize) -> Result<f64> {
-    let headroom = || tmalloc::headroom().map_err(|refused| anyhow::anyhow!("{refused}"));
-    headroom()?;
-    let start = Instant::now();
-    for _ in 0..count {
-        headroom()?;
-    }
-    Ok(count as f64 / start.elapsed().as_secs_f64())
-}
-
-/// Wall time of a command, with these variables set; it must succeed.
-pub fn wall_time(
-    command: &[&str],
-    uid: Uid,
-    folder: &Path,
-    variables: &[(&str, &Path)],
-) -> Result<f64> {
-    let [program, arguments @ ..] = command else { anyhow::bail!("no command") };
-    let start = Instant::now();
-    let status = Command::new(program)
-        .args(arguments)
-        .envs(variables.iter().copied())
-        .current_dir(folder)
-        .uid(uid.0)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status()
-        .with_context(|| format!("cannot run {program}"))?;
-    anyhow::ensure!(status.success(), "{program} ended: {status}");
-    Ok(start.elapsed().as_secs_f64())
 }

@@ -5,9 +5,8 @@
 //! times as one line of JSON.
 
 use std::io::{BufRead, BufReader, Write, stdin, stdout};
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{ChildStdin, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,20 +14,19 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use binder_client::{Answer, Client, Options, Payload, Received, Session};
 use e2e::random::Random;
-use rustix::fd::OwnedFd;
 use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketType, accept, bind, connect, listen,
-    recv, send, socket,
+    AddressFamily, SocketAddrUnix, SocketType, accept, bind, connect, listen, socket,
 };
 
 use crate::affinity::Class;
 use crate::measure::message;
 use crate::peer::{Peer, report_ready};
-use crate::server;
 use crate::statistics::Tally;
+use crate::{server, sockets};
 
 /// Sizes of the calls, picked at random, bytes.
-pub const SIZES: [usize; 6] = [4, 128, 1024, 4096, 16_384, 65_536];
+const SIZES: [usize; 6] = [4, 128, 1024, 4096, 16_384, LARGEST];
+const LARGEST: usize = 65_536;
 
 /// The transport of the calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,19 +96,12 @@ pub fn serve(words: &[&str]) -> Result<()> {
 pub fn start_server(transport: Transport, path: &str, service: ServerOptions) -> Result<Peer> {
     let (threads, work) = (service.threads.to_string(), service.work.as_micros().to_string());
     let words = ["server", transport.word(), path, &threads, &work];
-    Peer::start_by(&words, |command| spawn_as(service.uid, command))
+    Peer::start_as(service.uid, &words, Stdio::null(), Stdio::null())
 }
 
 /// Starts a program that occupies a CPU.
 pub fn start_spinner(class: Class) -> Result<Peer> {
     Peer::start(&["spinner", &class.name()], Stdio::null(), Stdio::null())
-}
-
-fn spawn_as(uid: Option<u32>, mut command: Command) -> std::io::Result<Child> {
-    if let Some(uid) = uid {
-        command.uid(uid);
-    }
-    command.spawn()
 }
 
 fn spin(work: Duration) {
@@ -121,9 +112,7 @@ fn spin(work: Duration) {
 }
 
 fn serve_binder(device: &str, threads: usize, work: Duration) -> Result<()> {
-    let client = Client::open(device, &Options::default())?;
-    let manager = client.become_context_manager();
-    manager.context("the device has a context manager already; give a device of its own")?;
+    let client = server::manager(device)?;
     server::serve(&client, threads, || {
         move |_: &mut Session<'_>, _: &Received<'_>| {
             spin(work);
@@ -139,19 +128,12 @@ fn serve_seqpacket(path: &str, work: Duration) -> Result<()> {
     report_ready();
     loop {
         let connection = accept(&listener)?;
-        thread::spawn(move || echo(&connection, work));
-    }
-}
-
-fn echo(connection: &OwnedFd, work: Duration) -> Result<()> {
-    let mut room = vec![0; SIZES[SIZES.len() - 1]];
-    loop {
-        let (len, _) = recv(connection, &mut room[..], RecvFlags::empty())?;
-        if len == 0 {
-            return Ok(());
-        }
-        spin(work);
-        send(connection, &room[..len], SendFlags::NOSIGNAL)?;
+        thread::spawn(move || {
+            sockets::echo(&connection, LARGEST, |_| {
+                spin(work);
+                Ok(())
+            })
+        });
     }
 }
 
@@ -177,16 +159,8 @@ fn client(transport: Transport, path: &str, class: Class, seed: u64) -> Result<(
         Transport::SeqPacket => {
             let connection = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None)?;
             connect(&connection, &SocketAddrUnix::new(path)?).with_context(|| path.to_owned())?;
-            let mut room = vec![0; SIZES[SIZES.len() - 1]];
-            obey(
-                seed,
-                Box::new(move |message| {
-                    send(&connection, message, SendFlags::NOSIGNAL)?;
-                    let (len, _) = recv(&connection, &mut room[..], RecvFlags::empty())?;
-                    anyhow::ensure!(len == message.len(), "a reply is cut");
-                    Ok(())
-                }),
-            )
+            let mut room = vec![0; LARGEST];
+            obey(seed, Box::new(move |message| sockets::call(&connection, message, &mut room)))
         }
     }
 }
@@ -195,14 +169,7 @@ fn client(transport: Transport, path: &str, class: Class, seed: u64) -> Result<(
 fn obey(seed: u64, mut call: Call<'_>) -> Result<()> {
     let messages = SIZES.map(message);
     let mut random = Random::new(seed);
-    let (sender, orders) = channel();
-    thread::spawn(move || {
-        for line in stdin().lines().map_while(Result::ok) {
-            if sender.send(line).is_err() {
-                return;
-            }
-        }
-    });
+    let orders = lines(BufReader::new(stdin()));
     report_ready();
     while let Ok(order) = orders.recv() {
         let (kind, count) = order.split_once(' ').context("what am I to do?")?;
@@ -247,13 +214,9 @@ pub struct Contender {
 }
 
 impl Contender {
-    /// Starts a client. An error if this process is not permitted to use the class.
-    pub fn start(transport: Transport, path: &Path, class: Class, seed: u64) -> Result<Self> {
-        Self::start_as(None, transport, path, class, seed)
-    }
-
-    /// As [`start`](Self::start), as another user.
-    pub fn start_as(
+    /// Starts a client, as another user if one is given. An error if this process is not permitted
+    /// to use the class.
+    pub fn start(
         uid: Option<u32>,
         transport: Transport,
         path: &Path,
@@ -263,9 +226,8 @@ impl Contender {
         let (name, seed) = (class.name(), seed.to_string());
         let path = crate::devices::path_text(path)?;
         let words = ["client", transport.word(), path, &name, &seed];
-        let (peer, orders, answers) =
-            Peer::start_talking_by(&words, |command| spawn_as(uid, command))?;
-        Ok(Self { class, _peer: peer, orders, lines: lines_of(answers) })
+        let (peer, orders, answers) = Peer::start_talking(uid, &words)?;
+        Ok(Self { class, _peer: peer, orders, lines: lines(answers) })
     }
 
     /// Its class.
@@ -311,10 +273,11 @@ impl Contender {
     }
 }
 
-fn lines_of(answers: BufReader<ChildStdout>) -> Receiver<String> {
+/// Reads lines on a thread of its own, so that a read can be given up.
+fn lines(input: impl BufRead + Send + 'static) -> Receiver<String> {
     let (sender, lines) = channel();
     thread::spawn(move || {
-        for line in answers.lines().map_while(Result::ok) {
+        for line in input.lines().map_while(Result::ok) {
             if sender.send(line).is_err() {
                 return;
             }

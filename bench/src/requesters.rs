@@ -1,6 +1,5 @@
 //! Processes of one user that request far more memory, in small pieces, than its limit allows.
 
-use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -64,8 +63,6 @@ pub struct Plan {
     pub keep_free_mib: u64,
     /// A refused process keeps its memory until all others were refused, too, instead of exiting.
     pub hold: bool,
-    /// The daemon is killed during the run and replaced by a new one.
-    pub replace_daemon: bool,
 }
 
 /// Results of one run.
@@ -181,12 +178,12 @@ fn resident_pages(children: &[Child]) -> i64 {
     children.iter().filter_map(of).sum()
 }
 
-/// Starts the processes, which allocate concurrently, under a fresh daemon that watches with
-/// `notifier`, and waits until each has exited or was killed.
-pub fn run(program: &Path, notifier: &str, plan: &Plan) -> Result<Run> {
+/// Starts the processes, which allocate concurrently, under a fresh daemon, and waits until
+/// each has exited or was killed.
+pub fn run(plan: &Plan) -> Result<Run> {
     let uid = unused_uid();
     let limit = format!("[[limit]]\nuser = {uid}\nhard = {}\n", plan.limit);
-    let mut oomd = Oomd::start_with(program, notifier, &limit)?;
+    let oomd = Oomd::start("auto", &limit)?;
     // SAFETY: this program has one thread.
     unsafe { std::env::set_var("HEADROOM_LEASE_SOCKET", oomd.lease_socket()) };
     let counts = Counts::new()?;
@@ -204,7 +201,7 @@ pub fn run(program: &Path, notifier: &str, plan: &Plan) -> Result<Run> {
         let pieces = (0..plan.processes).map(|child| counts.of(child).load(Ordering::Relaxed));
         pieces.sum::<u64>() * PIECE as u64
     };
-    let (mut most_pages, mut peak, mut replaced) = (0, 0, false);
+    let mut most_pages = 0;
     while !children.iter().all(Child::has_ended) {
         anyhow::ensure!(start.elapsed() < PATIENCE, "the processes do not end");
         let available = machine::available_mib()?;
@@ -213,11 +210,6 @@ pub fn run(program: &Path, notifier: &str, plan: &Plan) -> Result<Run> {
             "stopped: {available} MiB of memory are left, and {} are to be kept free",
             plan.keep_free_mib
         );
-        if plan.replace_daemon && !replaced && granted() > plan.limit / 4 {
-            replaced = true;
-            peak = oomd.account(uid)?.peak_bytes;
-            oomd.replace(Duration::from_millis(20))?;
-        }
         if children.iter().any(|child| child.has_ended() && !child.ended_well()) {
             // A killed process is never refused: the others must not wait for it.
             counts.refused().store(u64::MAX / 2, Ordering::Release);
@@ -237,7 +229,7 @@ pub fn run(program: &Path, notifier: &str, plan: &Plan) -> Result<Run> {
         anyhow::ensure!(start.elapsed() < PATIENCE, "{kills} died, but not by the daemon");
         std::thread::sleep(Duration::from_millis(5));
     };
-    peak = peak.max(oomd.account(uid)?.peak_bytes);
+    let peak = oomd.account(uid)?.peak_bytes;
     let limit_pages = plan.limit as i64 / PAGE as i64;
     let over = records.iter().map(|why| why.used_bytes as i64 - why.hard_bytes as i64).max();
     let mut pages_over = (over.unwrap_or(0) / PAGE as i64).max(0);

@@ -15,14 +15,6 @@ pub struct Estimate {
     pub runs: usize,
 }
 
-impl Estimate {
-    /// The median with its interval, for a table: `2.05 (1.98-2.13)`.
-    pub fn text(&self, decimals: usize) -> String {
-        let Self { median, low, high, .. } = self;
-        format!("{median:.decimals$} ({low:.decimals$}-{high:.decimals$})")
-    }
-}
-
 /// The median of `values` and its 95 % interval, by ranks: independent of their distribution. Fewer
 /// than six values do not suffice for 95 %; then it is the lowest and the highest. `None` without
 /// values.
@@ -150,7 +142,6 @@ mod tests {
         assert_eq!(quartiles(&[1.0, 2.0]), Some([1.25, 1.5, 1.75]));
         let estimate = Estimate { median: 1.5, low: 1.25, high: 1.75, runs: 2 };
         assert_eq!(interquartile(&[1.0, 2.0]), Some(estimate));
-        assert_eq!(estimate.text(2), "1.50 (1.25-1.75)");
     }
 
     #[test]

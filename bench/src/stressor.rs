@@ -26,7 +26,6 @@ pub struct Stressor {
     _peer: Peer,
     orders: ChildStdin,
     answers: BufReader<ChildStdout>,
-    mib: u64,
 }
 
 /// MiB of `wanted` that may be used when `available` are available and `keep_free` must stay free.
@@ -39,13 +38,8 @@ impl Stressor {
     /// nothing yet.
     pub fn start(mib: u64, core: usize) -> Result<Self> {
         let words = [mib.to_string(), core.to_string()];
-        let (peer, orders, answers) = Peer::start_talking(&[KIND, &words[0], &words[1]])?;
-        Ok(Self { _peer: peer, orders, answers, mib })
-    }
-
-    /// Amount of memory that it uses, MiB.
-    pub fn mib(&self) -> u64 {
-        self.mib
+        let (peer, orders, answers) = Peer::start_talking(None, &[KIND, &words[0], &words[1]])?;
+        Ok(Self { _peer: peer, orders, answers })
     }
 
     /// Returns once everything is allocated; the stressor keeps writing to it.

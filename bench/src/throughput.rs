@@ -13,13 +13,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use binder_client::{Answer, Client, Options, Payload, Received, Session, registry};
 use headroom_linux::clock::monotonic_ns;
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair,
-};
 
 use crate::devices::Device;
 use crate::machine::{process_cpu_ns, thread_cpu_ns};
 use crate::peer::{Peer, finish, report_ready};
+use crate::{server, sockets};
 
 /// Time for which the clients call before their calls count.
 const WARM_UP: Duration = Duration::from_millis(50);
@@ -67,7 +65,7 @@ struct Caller {
 
 impl Caller {
     fn start(words: &[&str]) -> Result<Self> {
-        let (peer, intervals, counts) = Peer::start_talking(words)?;
+        let (peer, intervals, counts) = Peer::start_talking(None, words)?;
         Ok(Self { intervals: Some(intervals), counts, _peer: peer })
     }
 }
@@ -97,7 +95,7 @@ impl Pairs {
             servers.push(server(&["serve", path, &name])?);
             clients.push(Caller::start(&["call", path, &name])?);
         }
-        let (name, daemon) = (device.name.clone(), device.daemon);
+        let (name, daemon) = (device.name.clone(), device.daemon());
         Ok(Self { name, daemon, clients, _servers: servers })
     }
 
@@ -141,9 +139,8 @@ fn sleep_until(at: u64) {
 }
 
 /// Main function of a peer.
-pub fn play(words: &[String]) -> Result<()> {
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    match words[..] {
+pub fn play(words: &[&str]) -> Result<()> {
+    match words {
         ["registry", device] => serve_registry(device),
         ["serve", device, name] => serve(device, name),
         ["call", device, name] => call(device, name),
@@ -192,9 +189,7 @@ fn handle(message: &[u8]) -> Result<()> {
 }
 
 fn serve_registry(device: &str) -> Result<()> {
-    let client = Client::open(device, &Options::default())?;
-    let manager = client.become_context_manager();
-    manager.context("the device has a context manager already; give a device of its own")?;
+    let client = server::manager(device)?;
     report_ready();
     Ok(registry::serve(&mut Session::new(&client))?)
 }
@@ -224,28 +219,17 @@ fn call(device: &str, name: &str) -> Result<()> {
 }
 
 fn serve_socket() -> Result<()> {
-    let socket = std::io::stdin();
     report_ready();
-    let mut message = Message::default();
-    loop {
-        let (len, _) = recv(&socket, &mut message[..], RecvFlags::empty())?;
-        if len == 0 {
-            return Ok(());
-        }
-        handle(&message[..len])?;
-        send(&socket, &message[..len], SendFlags::NOSIGNAL)?;
-    }
+    sockets::echo(std::io::stdin(), size_of::<Message>(), handle)
 }
 
 fn call_socket() -> Result<()> {
-    let flags = SocketFlags::CLOEXEC;
-    let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-    let _server = Peer::start_on(&["serve-socket"], theirs)?;
+    let (ours, theirs) = sockets::pair(4096)?;
+    let _server = Peer::start(&["serve-socket"], theirs.into(), Stdio::null())?;
     let mut reply = Message::default();
     call_in_intervals(|message| {
-        send(&ours, &message, SendFlags::NOSIGNAL)?;
-        let (len, _) = recv(&ours, &mut reply[..], RecvFlags::empty())?;
-        ensure!(reply[..len] == message, "a reply differs");
+        sockets::call(&ours, &message, &mut reply)?;
+        ensure!(reply == message, "a reply differs");
         Ok(())
     })
 }

@@ -8,20 +8,20 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use machine_memory::bytes_of;
-use reclaim::{Options, Progress, Reap, Reaper, Reclaim, Victim};
+use reclaim::{Progress, Reaper, Reclaim, Victim};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::affinity::{self, Class};
 use crate::control_group::{ControlGroup, Rule};
+use crate::memory::{Back, Layout, Memory, Pages};
 use crate::oomd::PATIENCE;
 use crate::peer::{Peer, report_ready};
-use crate::victim_memory::{Back, Layout, Memory, Pages};
 
 /// The argument that makes a peer a victim: `peer victim MIB small|huge one|many THREADS CLASS`.
-pub const VICTIM: &str = "victim";
+const VICTIM: &str = "victim";
 /// The argument that makes a peer a busy loop.
-pub const BUSY: &str = "busy";
+const BUSY: &str = "busy";
 static LAST_TOKEN: AtomicU64 = AtomicU64::new(0);
 const PAGE: u64 = 4096;
 /// Time for competitors and quotas to take effect.
@@ -121,8 +121,6 @@ pub enum KillMethod {
     Signal,
     /// The crate `reclaim`, as the daemon uses it.
     Reclaim,
-    /// The crate `reclaim` in one call, as `headroom kill` uses it.
-    OneCall,
 }
 
 /// Result of a kill.
@@ -134,14 +132,14 @@ pub struct Killed {
     pub exit: Option<Duration>,
 }
 
-/// Main function of a peer, by its arguments after `peer`; `None` for another kind of peer.
-pub fn serve(words: &[String]) -> Option<Result<()>> {
-    match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        [BUSY] => Some(be_busy()),
+/// Main function of a peer.
+pub fn serve(words: &[&str]) -> Result<()> {
+    match *words {
+        [BUSY] => be_busy(),
         [VICTIM, mib, pages, mappings, threads, class] => {
-            Some(be_victim([mib, pages, mappings], threads, class))
+            be_victim([mib, pages, mappings], threads, class)
         }
-        _ => None,
+        _ => anyhow::bail!("no such peer: {words:?}"),
     }
 }
 
@@ -160,8 +158,8 @@ fn be_victim([mib, pages, mappings]: [&str; 3], threads: &str, class: &str) -> R
     let _ = fs::write("/proc/self/oom_score_adj", "1000");
     let pages = if pages == "huge" { Pages::Huge } else { Pages::Small };
     let many_mappings = mappings == "many";
-    let layout = Layout { mib: mib.parse().context("how many MiB?")?, pages, many_mappings };
-    let memory = Memory::map(layout)?;
+    let mib: usize = mib.parse().context("how many MiB?")?;
+    let memory = Memory::map(mib << 20, pages)?;
     let threads: usize = threads.parse().context("how many threads?")?;
     let all_touched = std::sync::Barrier::new(threads);
     std::thread::scope(|scope| -> Result<()> {
@@ -300,15 +298,6 @@ impl Ready {
                 left = Some(self.resident());
                 exited = self.wait_for_all(until)?.then(Instant::now);
             }
-            KillMethod::OneCall => {
-                let options = Options { deadline: patience, ..Options::default() };
-                let mut reap = Reap::begin(self.clones(), &options).context("the victims")?;
-                let status = reap.wait_with_progress(Duration::MAX, |_| {});
-                let all_gone = status.is_ok_and(|status| status.gone == status.victims);
-                exited = all_gone.then(Instant::now);
-                back = reap.status().memory_back.map(|after| start + after);
-                left = Some(self.resident());
-            }
         }
         let resident = left.unwrap_or_else(|| self.resident());
         let left = match (back, resident) {
@@ -328,10 +317,6 @@ impl Ready {
         let gone = self.wait_for_all(Instant::now() + PATIENCE)?;
         anyhow::ensure!(gone, "the victim does not die");
         Ok(Killed { back, exit: exited.map(|exited| exited - start) })
-    }
-
-    fn clones(&self) -> Vec<Victim> {
-        self.victims.iter().map(|one| one.victim.clone()).collect()
     }
 
     fn resident(&self) -> u64 {

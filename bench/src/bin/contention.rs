@@ -8,12 +8,10 @@ use anyhow::{Context, Result};
 use bench::affinity::Class;
 use bench::contention::{self, Contender, ServerOptions, Transport};
 use bench::devices::{self, DeviceArguments};
-use bench::order3::{self, Order3};
-use bench::peer;
-use bench::progress::Progress;
-use bench::results::{Key, Measurement, Value};
-use bench::shrink::{Shrinking, Shrunk};
-use bench::statistics::{Tally, estimate};
+use bench::results::Row;
+use bench::shrink::Shrinking;
+use bench::statistics::Tally;
+use bench::{order3, peer};
 use clap::Parser;
 
 const BENCH: &str = "contention";
@@ -93,6 +91,7 @@ struct Field {
     name: String,
     transport: Transport,
     path: PathBuf,
+    /// Pid of a private daemon.
     daemon: Option<u32>,
     /// Control socket of a private daemon, over which reclaim is requested.
     control: Option<PathBuf>,
@@ -100,17 +99,10 @@ struct Field {
     /// Times of each class, without and (below) with the other classes.
     alone: Vec<Tally>,
     together: Vec<Tally>,
-    /// Result of the shrinkers in each round.
-    shrunk: Vec<Shrunk>,
 }
 
 fn main() -> Result<()> {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    match &words[..] {
-        [peer::PEER, rest @ ..] => contention::serve(rest),
-        _ => run(&Arguments::parse()),
-    }
+    peer::serve(contention::serve).unwrap_or_else(|| run(&Arguments::parse()))
 }
 
 fn run(arguments: &Arguments) -> Result<()> {
@@ -126,7 +118,7 @@ fn run(arguments: &Arguments) -> Result<()> {
     let sockets = ("seqpacket".to_owned(), Transport::SeqPacket, socket, None, None);
     let binders = devices.iter().map(|d| {
         let control = d.control_socket().map(PathBuf::from);
-        (d.name.clone(), Transport::Binder, d.path.clone(), d.daemon, control)
+        (d.name.clone(), Transport::Binder, d.path.clone(), d.daemon(), control)
     });
     for (name, transport, path, daemon, control) in std::iter::once(sockets).chain(binders) {
         let options = ServerOptions {
@@ -139,10 +131,8 @@ fn run(arguments: &Arguments) -> Result<()> {
         if matches!(transport, Transport::SeqPacket) {
             open_to_all(&path, 0o666)?;
         }
-        let (alone, together, shrunk) = (vec![], vec![], vec![]);
-        let field =
-            Field { name, transport, path, daemon, control, server, alone, together, shrunk };
-        fields.push(field);
+        let (alone, together) = (vec![], vec![]);
+        fields.push(Field { name, transport, path, daemon, control, server, alone, together });
     }
     count_order3(arguments.newcomers, &fields);
     let classes = permitted(&wanted?, &fields[0])?;
@@ -151,16 +141,13 @@ fn run(arguments: &Arguments) -> Result<()> {
         field.alone = vec![Tally::default(); classes.len()];
         field.together = field.alone.clone();
     }
-    let mut progress = Progress::new(BENCH, arguments.rounds as usize * fields.len());
     for round in 0..arguments.rounds {
         for field in &mut fields {
-            progress.step(&format!("{}, round {}", field.name, round + 1));
             let shrinking = arguments.reclaim.then(|| field.shrink()).flatten().transpose()?;
             one_round(arguments, &classes, round, field)?;
-            field.shrunk.extend(shrinking.map(Shrinking::stop).transpose()?);
+            shrinking.map(Shrinking::stop).transpose()?;
         }
     }
-    drop(progress);
     print_results(&classes, &fields, arguments);
     drop(fields);
     devices::close(devices)
@@ -195,7 +182,7 @@ fn start_spinners(arguments: &Arguments) -> Result<Vec<peer::Peer>> {
 fn permitted(wanted: &[Class], field: &Field) -> Result<Vec<Class>> {
     let mut classes = Vec::new();
     for class in wanted {
-        match Contender::start(field.transport, &field.path, *class, 0) {
+        match Contender::start(None, field.transport, &field.path, *class, 0) {
             Ok(_) => classes.push(*class),
             Err(error) => eprintln!("{}: skipped: {error}", class.name()),
         }
@@ -212,7 +199,7 @@ fn one_round(
 ) -> Result<()> {
     let start = |(at, class): (usize, &Class)| {
         let seed = round * 1000 + at as u64 + 1;
-        Contender::start(field.transport, &field.path, *class, seed)
+        Contender::start(None, field.transport, &field.path, *class, seed)
     };
     let contenders: Result<Vec<Contender>> = classes.iter().enumerate().map(start).collect();
     let mut contenders = contenders.with_context(|| field.name.clone())?;
@@ -223,7 +210,7 @@ fn one_round(
     let user = |number| {
         let uid = Some(FIRST_USER + number);
         let seed = u64::from(FIRST_USER + number);
-        Contender::start_as(uid, field.transport, &field.path, Class::Nice(0), seed)
+        Contender::start(uid, field.transport, &field.path, Class::Nice(0), seed)
     };
     let users: Result<Vec<Contender>> = (0..arguments.users).map(user).collect();
     let mut users = users.with_context(|| format!("{}, other users", field.name))?;
@@ -249,95 +236,39 @@ fn one_round(
 }
 
 fn print_results(classes: &[Class], fields: &[Field], arguments: &Arguments) {
-    eprintln!(
-        "{:<24} {:<24} {:>9} {:>9} {:>9} {:>9} {:>10} {:>9}  max / alone",
-        "class", "us a call", "alone p50", "average", "min", "p99", "max", "calls"
-    );
     for (at, class) in classes.iter().enumerate() {
         for field in fields {
             let case = format!("{}{}", class.name(), arguments.circumstances());
             print_row(&case, &field.name, &field.alone[at], &field.together[at]);
         }
     }
-    eprintln!("({} rounds)", arguments.rounds);
-    fields.iter().for_each(print_reclaim_rate);
 }
 
-/// Reports the shrinkers' work while a binder device was in use. The kernel's counters do not
-/// include the pages of a daemon that this program has not started.
-fn print_reclaim_rate(field: &Field) {
-    let rates: Vec<f64> = field.shrunk.iter().filter_map(|shrunk| shrunk.pages_per_s).collect();
-    let Some(rate) = estimate(&rates) else { return };
-    if field.daemon.is_some() && field.control.is_none() {
-        return;
-    }
-    let calls: u64 = field.shrunk.iter().map(|shrunk| shrunk.rounds).sum();
-    eprintln!(
-        "{:<24} {:.0} binder pages a second given back, shrinkers called {calls} times",
-        field.name, rate.median
-    );
-    let (metric, runs) = ("pages_reclaimed_per_s", rates.len());
-    Measurement::new(
-        Key { bench: BENCH, case: "all", subject: &field.name, metric },
-        Value { value: rate.median, unit: "pages/s", runs },
-    )
-    .print();
+fn print_row(case: &str, name: &str, alone: &Tally, together: &Tally) {
+    let us = |ns: u64| ns as f64 / 1000.0;
+    let (base, longest) = (alone.percentile_us(0.5), us(together.max));
+    let mut row = Row::new(BENCH, case, name, together.count as usize);
+    row.value("alone_us_p50", base, "us");
+    row.value("avg_us", together.average_us(), "us");
+    row.value("min_us", us(together.min), "us");
+    row.value("p99_us", together.percentile_us(0.99), "us");
+    row.value("max_us", longest, "us");
+    row.value("max_over_median", longest / base, "ratio");
 }
 
 /// Reports the allocations that new clients cost, where they can be counted.
 fn count_order3(newcomers: usize, fields: &[Field]) {
-    if newcomers == 0 {
-        return;
-    }
-    for field in fields.iter().filter(|field| field.transport == Transport::Binder) {
+    let binders = fields.iter().filter(|field| field.transport == Transport::Binder);
+    for field in binders.filter(|_| newcomers > 0) {
         let mut pids = vec![field.server.pid()];
         pids.extend(field.daemon);
         match order3::count(&field.path, newcomers, &pids) {
-            Ok(Order3 { all, required }) => {
-                eprintln!(
-                    "{:<24} {newcomers} clients opened, mapped 4 MiB and called: {all} \
-                     allocations of order 3 or higher, {required} of them required",
-                    field.name
-                );
+            Ok(count) => {
                 let case = format!("{newcomers} clients");
-                for (metric, count) in [("order3_allocations", all), ("order3_required", required)]
-                {
-                    let count = count as f64;
-                    Measurement::new(
-                        Key { bench: BENCH, case: &case, subject: &field.name, metric },
-                        Value { value: count, unit: "", runs: newcomers },
-                    )
-                    .print();
-                }
+                let mut row = Row::new(BENCH, &case, &field.name, newcomers);
+                row.value("order3_allocations", count as f64, "");
             }
             Err(why) => eprintln!("{}: order3_allocations: skipped: {why:#}", field.name),
         }
     }
-}
-
-fn print_row(class: &str, name: &str, alone: &Tally, together: &Tally) {
-    let us = |ns: u64| ns as f64 / 1000.0;
-    let runs = together.count as usize;
-    let base = alone.percentile_us(0.5);
-    let (average, p99) = (together.average_us(), together.percentile_us(0.99));
-    let over = us(together.max) / base;
-    eprintln!(
-        "{class:<24} {name:<24} {base:>9.2} {average:>9.2} {:>9.2} {p99:>9.2} {:>10.1} \
-         {runs:>9}  {over:.1}",
-        us(together.min),
-        us(together.max),
-    );
-    let line = |metric, value, unit, runs| {
-        Measurement::new(
-            Key { bench: BENCH, case: class, subject: name, metric },
-            Value { value, unit, runs },
-        )
-        .print();
-    };
-    line("alone_us_p50", base, "us", alone.count as usize);
-    line("avg_us", average, "us", runs);
-    line("max_us", us(together.max), "us", runs);
-    line("min_us", us(together.min), "us", runs);
-    line("p99_us", p99, "us", runs);
-    line("max_over_median", over, "ratio", runs);
 }

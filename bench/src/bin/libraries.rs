@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
-use bench::measure::{OnCore, Summary, block, message};
+use bench::measure::{OnCore, Summary, alternate, block, message};
 use bench::pingpong::{self, SeqPacket};
 use bench::timed_caller::TimedCaller;
 use bench::{affinity, peer, report};
@@ -44,10 +44,7 @@ fn named_program(text: &str) -> Result<(String, PathBuf)> {
 }
 
 fn main() -> Result<()> {
-    if let Some(arguments) = peer::arguments() {
-        return pingpong::serve(&arguments);
-    }
-    run(&Arguments::parse())
+    peer::serve(pingpong::serve).unwrap_or_else(|| run(&Arguments::parse()))
 }
 
 /// A client process; killed on drop.
@@ -80,33 +77,24 @@ impl Drop for Client {
 }
 
 fn run(arguments: &Arguments) -> Result<()> {
-    if !affinity::be_eager() {
-        eprintln!("not allowed to raise the priority: other work on the machine will disturb");
-    }
+    affinity::be_eager();
     let mut socket = OnCore::start(arguments.cpu, SeqPacket::start).context(SeqPacket::NAME)?;
     let message = message(arguments.length);
     let mut reply = vec![0; message.len()];
     let started = arguments.clients.iter().map(|(name, program)| Client::start(name, program));
     let mut clients = started.collect::<Result<Vec<Client>>>()?;
-    block(&mut socket, arguments.block, &message, &mut reply)?;
+    type Turn<'a> = Box<dyn FnMut() -> Result<Vec<u64>> + 'a>;
+    let mut subjects: Vec<Turn<'_>> =
+        vec![Box::new(|| block(&mut socket, arguments.block, &message, &mut reply))];
     for client in &mut clients {
-        client.caller.calls(arguments.block, arguments.length)?;
+        subjects.push(Box::new(|| client.caller.calls(arguments.block, arguments.length)));
     }
-    let mut of_socket = Vec::new();
-    let mut of_clients = vec![Vec::new(); clients.len()];
-    for _ in 0..arguments.blocks {
-        of_socket.push(block(&mut socket, arguments.block, &message, &mut reply)?);
-        for (client, blocks) in clients.iter_mut().zip(&mut of_clients) {
-            blocks.push(client.caller.calls(arguments.block, arguments.length)?);
-        }
-    }
+    let blocks = alternate(&mut subjects, arguments.blocks, |turn| turn())?;
+    drop(subjects);
     let names = clients.iter().map(|client| client.caller.name());
     let names = std::iter::once(SeqPacket::NAME).chain(names);
-    let summaries = std::iter::once(&of_socket).chain(&of_clients);
-    let results: Vec<(&str, Summary)> =
-        names.zip(summaries.map(|blocks| Summary::of_blocks(blocks))).collect();
-    report::round_trips_head(SeqPacket::NAME);
+    let results: Vec<_> = names.zip(blocks.iter().map(|b| Summary::of_blocks(b))).collect();
     let case = format!("{} characters", arguments.length);
-    report::round_trips("libraries", &case, (SeqPacket::NAME, "over_seqpacket"), &results);
+    report::round_trips("libraries", &case, &results);
     Ok(())
 }
