@@ -26,7 +26,9 @@ pub fn render(facts: &[(String, String)], figures: &Figures) -> String {
                 h1 { "Headroom: measurements" }
                 details {
                     summary { "Environment" }
-                    dl.facts { @for (name, value) in facts { div { dt { (name) } dd { (value) } } } }
+                    dl.facts {
+                        @for (name, value) in facts { div { dt { (name) } dd { (value) } } }
+                    }
                 }
                 main {
                     (claims::render(figures))

@@ -10,7 +10,8 @@ use crate::subject;
 
 /// A table of a metric, or of its replacements for subjects without it, as the mean for a median.
 /// Empty if nothing of that was measured.
-pub fn table(view: &View, metrics: &[&str]) -> Markup {
+pub fn table(view: &View, metric: &str) -> Markup {
+    let metrics = &metric::with_replacements(metric)[..];
     let parts = view.by_kernel();
     let found = |figure: &&Measurement| metrics.contains(&figure.metric.as_str());
     let own = |figure: &&Measurement| found(figure) && !subject::is_published(&figure.subject);
@@ -153,7 +154,7 @@ mod tests {
     fn a_hostile_case_is_text() {
         let figures = figures();
         let view = figures.view("b", Clock::Wall);
-        let html = table(&view, &["x"]).into_string();
+        let html = table(&view, "x").into_string();
         assert!(!html.contains("<script"), "{html}");
         assert!(html.contains("&lt;script&gt;alert(1)") && html.contains("a&amp;b"), "{html}");
     }
@@ -161,7 +162,7 @@ mod tests {
     #[test]
     fn a_cell_shows_its_interval_and_how_many_runs() {
         let figures = figures();
-        let html = table(&figures.view("b", Clock::Wall), &["x"]).into_string();
+        let html = table(&figures.view("b", Clock::Wall), "x").into_string();
         for wanted in ["1,235", "(1,000 – 2,000)", "1,200 runs", "0 – 10,000"] {
             assert!(html.contains(wanted), "{wanted} in {html}");
         }

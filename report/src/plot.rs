@@ -142,7 +142,9 @@ pub fn lines(title: &str, x: (Scale, &str), y: (Scale, &str), lines: &[Line]) ->
         @for (at, line) in lines.iter().enumerate().rev() {
             @let points: Vec<(f64, f64)> = line.points.iter().map(place).collect();
             polyline class=(classes(at, &line.subject)) points=(coordinates(&points)) {}
-            @for (x, y) in points { circle class=(classes(at, &line.subject)) cx=(x) cy=(y) r="3" {} }
+            @for (x, y) in points {
+                circle class=(classes(at, &line.subject)) cx=(x) cy=(y) r="3" {}
+            }
         }
     };
     figure(title, &subjects, HEIGHT, &drawing)
