@@ -3,6 +3,7 @@
 use std::fs;
 
 use anyhow::{Context, Result};
+use rustix::io::Errno;
 use rustix::process::{Pid, setpriority_process};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -57,30 +58,13 @@ pub fn be_eager() {
 /// Binds the calling thread, and the threads and processes that it starts later, to all cores but
 /// one. False if there is no other core.
 pub fn avoid(cpu: usize) -> Result<bool> {
-    let cores = std::thread::available_parallelism().context("how many cores?")?.get();
     let mut cpus = CpuSet::new();
-    // The caller may be pinned already, so the count above may be 1: read the machine's list.
-    let online = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
-    for core in cores_of(&online, cores).into_iter().filter(|core| *core != cpu) {
-        if core < CpuSet::MAX_CPU {
-            cpus.set(core);
-        }
+    // The kernel leaves out those that it does not have, and refuses a set without any other.
+    (0..CpuSet::MAX_CPU).filter(|core| *core != cpu).for_each(|core| cpus.set(core));
+    match sched_setaffinity(None, &cpus) {
+        Err(Errno::INVAL) => Ok(false),
+        done => done.map(|()| true).with_context(|| format!("cannot avoid core {cpu}")),
     }
-    if cpus.count() == 0 {
-        return Ok(false);
-    }
-    sched_setaffinity(None, &cpus).with_context(|| format!("cannot avoid core {cpu}"))?;
-    Ok(true)
-}
-
-/// Parses a list of cores as the kernel writes it (`0-3,8`); 0 to `fallback` if it is empty.
-fn cores_of(list: &str, fallback: usize) -> Vec<usize> {
-    let range = |part: &str| {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        Some(first.trim().parse().ok()?..=last.trim().parse::<usize>().ok()?)
-    };
-    let cores: Vec<usize> = list.split(',').filter_map(range).flatten().collect();
-    if cores.is_empty() { (0..fallback).collect() } else { cores }
 }
 
 /// How a client is scheduled.
@@ -147,12 +131,5 @@ mod tests {
             let error = Class::parse(wrong).unwrap_err().to_string();
             assert!(error.contains(&format!("\"{wrong}\"")), "{error}");
         }
-    }
-
-    #[test]
-    fn lists_of_cores_are_read() {
-        assert_eq!(cores_of("0-2,5\n", 1), [0, 1, 2, 5]);
-        assert_eq!(cores_of("0\n", 4), [0]);
-        assert_eq!(cores_of("", 2), [0, 1]);
     }
 }

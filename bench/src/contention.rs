@@ -2,7 +2,7 @@
 //!
 //! Each client is a process. It reads orders from its stdin: `alone N` (N calls), or `together N`
 //! (calls until the next line arrives; prints `enough` after the N-th). After either it prints its
-//! times as one line of JSON.
+//! times, nanoseconds, as one line of JSON.
 
 use std::io::{BufRead, BufReader, Write, stdin, stdout};
 use std::path::Path;
@@ -21,7 +21,6 @@ use rustix::net::{
 use crate::affinity::Class;
 use crate::measure::message;
 use crate::peer::{Peer, report_ready};
-use crate::statistics::Tally;
 use crate::{server, sockets};
 
 /// Sizes of the calls, picked at random, bytes.
@@ -174,17 +173,19 @@ fn obey(seed: u64, mut call: Call<'_>) -> Result<()> {
     while let Ok(order) = orders.recv() {
         let (kind, count) = order.split_once(' ').context("what am I to do?")?;
         let count: u64 = count.parse().context("how many calls?")?;
-        let mut tally = Tally::default();
+        let mut times: Vec<u64> = Vec::new();
         loop {
             let message = &messages[random.below(messages.len() as u64) as usize];
             let start = Instant::now();
             call(message)?;
-            tally.add(start.elapsed().as_nanos() as u64);
-            if kind == "alone" && tally.count >= count {
+            if count < u64::MAX {
+                times.push(start.elapsed().as_nanos() as u64);
+            }
+            if kind == "alone" && times.len() as u64 >= count {
                 break;
             }
             if kind != "alone" {
-                if tally.count == count {
+                if times.len() as u64 == count {
                     answer("enough")?;
                 }
                 match orders.try_recv() {
@@ -194,7 +195,7 @@ fn obey(seed: u64, mut call: Call<'_>) -> Result<()> {
                 }
             }
         }
-        answer(&serde_json::to_string(&tally)?)?;
+        answer(&serde_json::to_string(&times)?)?;
     }
     Ok(())
 }
@@ -236,9 +237,9 @@ impl Contender {
     }
 
     /// Lets it make `count` calls without competitors, and waits for them for at most `patience`.
-    pub fn alone(&mut self, count: u64, patience: Duration) -> Result<Tally> {
+    pub fn alone(&mut self, count: u64, patience: Duration) -> Result<Vec<u64>> {
         self.order(&format!("alone {count}"))?;
-        self.tally(patience)
+        self.times(patience)
     }
 
     /// Lets it call until it is dropped.
@@ -262,7 +263,7 @@ impl Contender {
         }
     }
 
-    fn tally(&self, patience: Duration) -> Result<Tally> {
+    fn times(&self, patience: Duration) -> Result<Vec<u64>> {
         loop {
             let line = self.line(patience)?;
             let line = line.with_context(|| format!("{} does not answer", self.name()))?;
@@ -288,7 +289,11 @@ fn lines(input: impl BufRead + Send + 'static) -> Receiver<String> {
 
 /// Lets all of them call concurrently, until the slowest has made `count` calls or `limit` is over;
 /// no client stops before.
-pub fn together(contenders: &mut [Contender], count: u64, limit: Duration) -> Result<Vec<Tally>> {
+pub fn together(
+    contenders: &mut [Contender],
+    count: u64,
+    limit: Duration,
+) -> Result<Vec<Vec<u64>>> {
     for contender in &mut *contenders {
         contender.order(&format!("together {count}"))?;
     }
@@ -300,7 +305,7 @@ pub fn together(contenders: &mut [Contender], count: u64, limit: Duration) -> Re
         contender.order("stop")?;
     }
     let patience = Duration::from_secs(30);
-    contenders.iter().map(|contender| contender.tally(patience)).collect()
+    contenders.iter().map(|contender| contender.times(patience)).collect()
 }
 
 #[cfg(test)]

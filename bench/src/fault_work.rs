@@ -1,16 +1,15 @@
 //! Page-fault work: operations that change a process's memory accounts all the time.
 
 use std::fmt::Write as _;
-use std::io::{BufRead, BufReader, Write, stdin, stdout};
-use std::process::{ChildStdin, ChildStdout, Command, Stdio};
+use std::io::{Write, stdin, stdout};
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
-use control::Uid;
 use serde::{Deserialize, Serialize};
 
 use crate::machine;
 use crate::memory::{Memory, Pages};
-use crate::peer::{Peer, report_ready};
+use crate::peer::{Worker, report_ready};
 
 /// The argument that makes a peer a worker.
 pub const KIND: &str = "faults";
@@ -29,33 +28,15 @@ pub enum Work {
     Compile(usize),
 }
 
-/// A process of some user that executes orders. Killed on drop.
-pub struct Worker {
-    _peer: Peer,
-    orders: ChildStdin,
-    answers: BufReader<ChildStdout>,
+/// Has a worker do the work `times` times, and does not wait.
+pub fn begin(worker: &mut Worker, work: Work, times: usize) -> Result<()> {
+    worker.order(&serde_json::to_string(&(work, times))?)
 }
 
-impl Worker {
-    /// Starts a worker of that user, on the caller's core and with its priority.
-    pub fn start(uid: Uid) -> Result<Self> {
-        let (peer, orders, answers) = Peer::start_talking(Some(uid.0), &[KIND])?;
-        Ok(Self { _peer: peer, orders, answers })
-    }
-
-    /// Has it do the work `times` times, and does not wait.
-    pub fn begin(&mut self, work: Work, times: usize) -> Result<()> {
-        let order = serde_json::to_string(&(work, times))?;
-        writeln!(self.orders, "{order}").context("the worker is gone")
-    }
-
-    /// Waits for the result: the CPU time used, including that of its children, nanoseconds.
-    pub fn finish(&mut self) -> Result<u64> {
-        let mut line = String::new();
-        self.answers.read_line(&mut line).context("the worker")?;
-        let line = line.trim_end();
-        line.parse().with_context(|| format!("the worker printed \"{line}\""))
-    }
+/// Waits for the result: the CPU time used, including that of its children, nanoseconds.
+pub fn finish(worker: &mut Worker) -> Result<u64> {
+    let line = worker.answer()?;
+    line.parse().with_context(|| format!("the worker printed \"{line}\""))
 }
 
 /// Whether there is a C compiler, for [`Work::Compile`].

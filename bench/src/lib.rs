@@ -5,26 +5,25 @@
 //! runs; a result is always reported beside something well known, such as a socket.
 //!
 //! * [`devices`]: what is measured: a device of any driver, or a private daemon's; [`rings`];
-//! * [`measure`]: subjects that alternate, percentiles; [`statistics`]: medians and their intervals;
+//! * [`measure`]: subjects that alternate, percentiles; [`statistics`]: medians, their intervals;
 //! * [`results`]: one JSON object a line (stdout), a line of text a row (stderr); [`report`]: rows
 //!   that several benchmarks have;
 //! * [`affinity`]: cores and scheduling classes; [`machine`]: CPU clocks and available memory;
-//! * [`peer`]: the other end, the same program in a process of its own; [`server`] and [`sockets`]:
-//!   what it serves; [`timed_caller`]: processes that time their own calls;
-//! * [`pingpong`], [`throughput`], [`mix`], [`passing`], [`stash`], [`contention`]: the calls of the
-//!   benchmarks of the binder; [`shrink`], [`order3`] (with [`tracing`]): what happens meanwhile;
+//! * [`peer`]: the other end, the same program in a process of its own; [`server`] and
+//!   [`sockets`]: what it serves; [`timed_caller`]: processes that time their own calls;
+//! * [`pingpong`], [`throughput`], [`mix`], [`passing`], [`stash`], [`contention`]: the calls;
+//!   [`shrink`], [`order3`] (with [`tracing`]): what happens meanwhile;
 //! * [`stressor`]: a process that allocates memory and keeps writing to it;
-//! * [`oomd`]: a private headroom-oomd; [`child`]: processes that another process kills;
-//!   [`memory`]: private memory of small or huge pages;
+//! * [`oomd`]: a private headroom-oomd; [`child`]: processes that another process kills, and the
+//!   words that they share with it; [`memory`]: private memory of small or huge pages;
 //! * [`overshoot`]: processes that grow over their user's limit; [`requesters`]: those that request
-//!   far more; [`allocator_cost`]: what a call of tmalloc costs;
+//!   far more;
 //! * [`fault_work`]: operations that change a process's accounts all the time; [`watchers`]: the
 //!   notifier meanwhile;
 //! * [`victims`]: processes that are killed with much memory, in a [`control_group`] or not;
 //! * [`sleepers`], [`walk`]: very many processes, and earlyoom's scan of them.
 
 pub mod affinity;
-pub mod allocator_cost;
 pub mod child;
 pub mod contention;
 pub mod control_group;

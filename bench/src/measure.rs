@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 
-use crate::affinity::{self, Bound};
+use crate::affinity::Bound;
 
 /// Something whose round trips are timed.
 pub trait Subject {
@@ -22,38 +22,6 @@ pub trait Subject {
     /// Other processes that work for the subject: their CPU time is part of its cost.
     fn helpers(&self) -> Vec<u32> {
         Vec::new()
-    }
-}
-
-/// A subject on one core, whatever the placement of the others.
-pub struct OnCore<S> {
-    subject: S,
-    core: usize,
-}
-
-impl<S: Subject> OnCore<S> {
-    /// Starts a subject whose processes are bound to the core.
-    pub fn start(core: usize, start: impl FnOnce() -> Result<S>) -> Result<Self> {
-        let _bound = affinity::bind(core)?;
-        Ok(Self { subject: start()?, core })
-    }
-}
-
-impl<S: Subject> Subject for OnCore<S> {
-    fn name(&self) -> &str {
-        self.subject.name()
-    }
-
-    fn round_trip(&mut self, message: &[u8], reply: &mut [u8]) -> Result<()> {
-        self.subject.round_trip(message, reply)
-    }
-
-    fn begin_block(&self) -> Result<Option<Bound>> {
-        affinity::bind(self.core).map(Some)
-    }
-
-    fn helpers(&self) -> Vec<u32> {
-        self.subject.helpers()
     }
 }
 
@@ -112,7 +80,7 @@ impl Summary {
     }
 }
 
-/// Measures the subjects alternately, so often, after a pass to warm up. Returns the results of each
+/// Measures the subjects alternately, so often, after a pass to warm up. Returns the results by
 /// subject.
 pub fn alternate<S, T>(
     subjects: &mut [S],

@@ -174,8 +174,8 @@ impl Replay {
 pub struct Clients {
     daemon: Option<u32>,
     callers: Vec<TimedCaller>,
-    // Clients before servers: dropped in this order.
-    _peers: Vec<Peer>,
+    // Dropped after the clients.
+    _servers: Vec<Peer>,
 }
 
 impl Clients {
@@ -198,20 +198,13 @@ impl Clients {
         count: usize,
         words: &[&str],
     ) -> Result<Self> {
-        let mut peers = Vec::new();
-        let mut callers = Vec::new();
-        for _ in 0..count {
-            let (peer, orders, replies) = Peer::start_talking(None, words)?;
-            peers.push(peer);
-            callers.push(TimedCaller::new(name, orders, replies));
-        }
-        peers.extend(servers);
-        Ok(Self { daemon, callers, _peers: peers })
+        let callers = (0..count).map(|_| TimedCaller::start(name, words));
+        Ok(Self { daemon, callers: callers.collect::<Result<_>>()?, _servers: servers })
     }
 
     /// Name in the results.
     pub fn name(&self) -> &str {
-        self.callers.first().map_or("", TimedCaller::name)
+        self.callers.first().map_or("", |caller| &caller.0)
     }
 
     /// All clients replay `count` operations, each those of a seed of its own. Returns the

@@ -10,9 +10,9 @@ use anyhow::{Context, Result};
 use control::Uid;
 use control::oomd::{KilledBy, Outcome, Why};
 use headroom_linux::clock::monotonic_ns;
-use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
-use crate::child::{Child, unused_uid};
+use crate::child::{Child, SharedWords, unused_uid};
 use crate::memory::Pages;
 use crate::oomd::{Oomd, PATIENCE};
 
@@ -73,31 +73,13 @@ pub struct Run {
 
 /// Memory that parent and children share: the start signal, and a time for each page of each child.
 struct Board {
-    words: &'static [AtomicU64],
+    words: SharedWords,
     pages_each: usize,
 }
 
 impl Board {
     fn new(children: usize, pages_each: usize) -> Result<Self> {
-        let words = 1 + children * pages_each;
-        // If possible a file on disk instead of shared anonymous memory: its pages are not charged
-        // to the user. Otherwise one page in 512 belongs to the board.
-        let file = tempfile::tempfile_in("/var/tmp").or_else(|_| tempfile::tempfile());
-        let file = file.context("a temporary file")?;
-        rustix::fs::ftruncate(&file, (words * 8) as u64).context("a temporary file")?;
-        let (prot, flags) =
-            (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::POPULATE);
-        // SAFETY: a new mapping of the file's length, unmapped on drop only; atomics may be shared
-        // with the children.
-        let words = unsafe {
-            let at = mmap(std::ptr::null_mut(), words * 8, prot, flags, &file, 0);
-            let at = at.context("the board of times")?;
-            std::slice::from_raw_parts(at.cast::<AtomicU64>(), words)
-        };
-        for word in words {
-            word.store(0, Ordering::Relaxed);
-        }
-        Ok(Self { words, pages_each })
+        Ok(Self { words: SharedWords::new(1 + children * pages_each)?, pages_each })
     }
 
     fn go(&self) -> &AtomicU64 {
@@ -107,14 +89,6 @@ impl Board {
     fn of(&self, child: usize) -> &'static [AtomicU64] {
         let from = 1 + child * self.pages_each;
         &self.words[from..from + self.pages_each]
-    }
-}
-
-impl Drop for Board {
-    fn drop(&mut self) {
-        let at = self.words.as_ptr().cast_mut().cast();
-        // SAFETY: the mapping made in `new`; nothing refers to it after the board.
-        let _ = unsafe { rustix::mm::munmap(at, std::mem::size_of_val(self.words)) };
     }
 }
 

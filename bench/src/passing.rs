@@ -15,7 +15,6 @@ use crate::{mix, server, sockets};
 /// A caller and its service.
 pub struct Pair {
     caller: TimedCaller,
-    _client: Peer,
     _service: Option<Peer>,
 }
 
@@ -32,9 +31,7 @@ impl Pair {
     }
 
     fn start(name: &str, words: &[&str], service: Option<Peer>) -> Result<Self> {
-        let (client, orders, replies) = Peer::start_talking(None, words)?;
-        let caller = TimedCaller::new(name, orders, replies);
-        Ok(Self { caller, _client: client, _service: service })
+        Ok(Self { caller: TimedCaller::start(name, words)?, _service: service })
     }
 
     /// Makes `calls` calls with `descriptors` each. Returns nanoseconds per call.
@@ -44,7 +41,7 @@ impl Pair {
 
     /// Name in the results.
     pub fn name(&self) -> &str {
-        self.caller.name()
+        &self.caller.0
     }
 }
 

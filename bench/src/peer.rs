@@ -1,6 +1,6 @@
 //! The other end of a round trip: the same program, started again.
 
-use std::io::{self, BufRead, BufReader};
+use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
@@ -75,11 +75,50 @@ impl Drop for Peer {
     }
 }
 
-/// Closes a peer's stdin and waits for the end of its stdout: a peer with a child of its own reaps
-/// it then. A peer that is killed leaves its child to init.
-pub fn finish(stdin: Option<ChildStdin>, stdout: &mut BufReader<ChildStdout>) {
-    drop(stdin);
-    let _ = io::copy(stdout, &mut io::sink());
+/// A process that executes orders, a line each, and answers each with a line.
+pub struct Worker {
+    /// `None`: it is finished.
+    orders: Option<ChildStdin>,
+    answers: BufReader<ChildStdout>,
+    // Killed once it has ended.
+    _process: Peer,
+}
+
+impl Worker {
+    /// Starts a peer, as another user if one is given.
+    pub fn start(uid: Option<u32>, arguments: &[&str]) -> Result<Self> {
+        let (process, orders, answers) = Peer::start_talking(uid, arguments)?;
+        Ok(Self { orders: Some(orders), answers, _process: process })
+    }
+
+    /// Takes a child that has pipes as its stdin and stdout.
+    pub fn of(mut child: Child) -> Result<Self> {
+        let (orders, answers) = (child.stdin.take(), child.stdout.take());
+        let answers = BufReader::new(answers.context("no stdout")?);
+        Ok(Self { orders, answers, _process: Peer(child) })
+    }
+
+    /// Sends an order, and does not wait.
+    pub fn order(&mut self, order: &str) -> Result<()> {
+        writeln!(self.orders.as_mut().context("no stdin")?, "{order}").context("a worker is gone")
+    }
+
+    /// Waits for the next answer.
+    pub fn answer(&mut self) -> Result<String> {
+        let mut line = String::new();
+        let len = self.answers.read_line(&mut line).context("a worker")?;
+        anyhow::ensure!(len > 0, "a worker has ended");
+        Ok(line.trim_end().to_owned())
+    }
+}
+
+/// Closes its stdin and waits for the end of its stdout: a peer with a child of its own reaps it
+/// then. A peer that is killed leaves its child to init.
+impl Drop for Worker {
+    fn drop(&mut self) {
+        drop(self.orders.take());
+        let _ = io::copy(&mut self.answers, &mut io::sink());
+    }
 }
 
 /// Printed by a peer when it accepts requests.

@@ -6,6 +6,7 @@ use std::process::Stdio;
 use anyhow::{Result, bail};
 use binder_client::{Client, Echo, Options, Payload, Session};
 
+use crate::affinity::{self, Bound};
 use crate::devices::Device;
 use crate::measure::Subject;
 use crate::peer::{Peer, report_ready};
@@ -32,27 +33,33 @@ pub fn serve(words: &[&str]) -> Result<()> {
     }
 }
 
-/// A Unix `SOCK_SEQPACKET` socket pair: the baseline.
+/// A Unix `SOCK_SEQPACKET` socket pair with both processes on one core: the baseline.
 pub struct SeqPacket {
     socket: OwnedFd,
     peer: Peer,
+    core: usize,
 }
 
 impl SeqPacket {
     /// Name in comparisons.
     pub const NAME: &'static str = "seqpacket";
 
-    /// Starts the other process.
-    pub fn start() -> Result<Self> {
+    /// Starts the other process on this core, on which this one is during a block.
+    pub fn start(core: usize) -> Result<Self> {
+        let _bound = affinity::bind(core)?;
         let (ours, theirs) = sockets::pair(MAX_MESSAGE)?;
         let peer = Peer::start(&["seqpacket"], theirs.into(), Stdio::null())?;
-        Ok(Self { socket: ours, peer })
+        Ok(Self { socket: ours, peer, core })
     }
 }
 
 impl Subject for SeqPacket {
     fn name(&self) -> &str {
         Self::NAME
+    }
+
+    fn begin_block(&self) -> Result<Option<Bound>> {
+        affinity::bind(self.core).map(Some)
     }
 
     fn helpers(&self) -> Vec<u32> {

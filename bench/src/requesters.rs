@@ -3,13 +3,12 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use control::Uid;
 use control::oomd::{Outcome, Why};
 use machine_memory::bytes_of;
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
-use crate::child::{Child, unused_uid};
+use crate::child::{Child, SharedWords, unused_uid};
 use crate::machine;
 use crate::oomd::{Oomd, PATIENCE};
 
@@ -80,21 +79,10 @@ pub struct Run {
     pub granted: u64,
 }
 
-/// A page that parent and children share: the start signal, then the pieces that each child got.
-struct Counts(&'static [AtomicU64]);
+/// What parent and children share: the start signal, then the pieces that each child got.
+struct Counts(SharedWords);
 
 impl Counts {
-    fn new() -> Result<Self> {
-        let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
-        // SAFETY: a new page of zeros, unmapped on drop only; atomics may be shared with the
-        // children.
-        let words = unsafe {
-            let at = mmap_anonymous(std::ptr::null_mut(), PAGE, prot, flags).context("a page")?;
-            std::slice::from_raw_parts(at.cast::<AtomicU64>(), PAGE / 8)
-        };
-        Ok(Self(words))
-    }
-
     fn go(&self) -> &'static AtomicU64 {
         &self.0[0]
     }
@@ -113,16 +101,6 @@ impl Counts {
         &self.0[3 + child]
     }
 }
-
-impl Drop for Counts {
-    fn drop(&mut self) {
-        // SAFETY: the page mapped in `new`; nothing refers to it after this.
-        let _ = unsafe { munmap(self.0.as_ptr().cast_mut().cast(), PAGE) };
-    }
-}
-
-/// Maximum of [`Plan::processes`]: as many as the page has room to count.
-pub const MAX_PROCESSES: u16 = 256;
 
 /// Forks a child that, after the start signal, allocates piece after piece, writes to each and
 /// keeps it, until it has all that it wants or gets `NULL`. The caller must have one thread.
@@ -186,7 +164,7 @@ pub fn run(plan: &Plan) -> Result<Run> {
     let oomd = Oomd::start("auto", &limit)?;
     // SAFETY: this program has one thread.
     unsafe { std::env::set_var("HEADROOM_LEASE_SOCKET", oomd.lease_socket()) };
-    let counts = Counts::new()?;
+    let counts = Counts(SharedWords::new(3 + plan.processes)?);
     let children: Vec<Child> = (0..plan.processes)
         .map(|child| start_child(&counts, child, uid, plan))
         .collect::<Result<_>>()?;

@@ -60,8 +60,8 @@ impl Measurement {
     }
 }
 
-/// The figures of a subject in a case. Each is printed as a line of JSON on stdout; all together are
-/// a line on stderr once it is dropped.
+/// The figures of a subject in a case. Each is printed as a line of JSON on stdout; all together
+/// are a line on stderr once it is dropped.
 pub struct Row<'a> {
     key: Key<'a>,
     runs: usize,
@@ -107,8 +107,8 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// Prints the median as `METRIC`, and the least and the most as `METRIC_min` and `METRIC_max` if
-    /// they are in `ends`; nothing without values.
+    /// Prints the median as `METRIC`, and the least and the most as `METRIC_min` and `METRIC_max`
+    /// if they are in `ends`; nothing without values.
     pub fn median(&mut self, metric: &str, values: &[f64], unit: &str, ends: &[End]) {
         let Some(found) = estimate(values) else { return };
         self.value(metric, found.median, unit);

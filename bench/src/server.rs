@@ -1,6 +1,5 @@
 //! Servers of binder calls.
 
-use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -37,19 +36,16 @@ pub fn serve<S: Service>(
     threads: usize,
     service: impl Fn() -> S + Sync,
 ) -> Result<()> {
-    let (failed, failure) = channel();
     thread::scope(|scope| {
         for _ in 0..threads {
-            let (service, failed) = (&service, failed.clone());
-            scope.spawn(move || {
+            scope.spawn(|| {
                 let end = Session::new(client).serve(&mut service());
-                let _ = failed.send(end);
+                // The other threads are blocked in the driver and cannot be stopped.
+                eprintln!("a server's thread ended: {end:?}");
+                std::process::exit(1)
             });
         }
         report_ready();
-        // The other threads are blocked in the driver and cannot be stopped: the process exits.
-        let end = failure.recv().context("no thread")?;
-        eprintln!("a server's thread ended: {end:?}");
-        std::process::exit(1)
-    })
+    });
+    Ok(())
 }

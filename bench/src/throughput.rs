@@ -5,8 +5,8 @@
 //! message has the CPU time that the server's handler is to use, so the same pairs measure idle and
 //! busy handlers.
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{ChildStdin, ChildStdout, Stdio};
+use std::io::BufRead;
+use std::process::Stdio;
 use std::thread;
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use headroom_linux::clock::monotonic_ns;
 
 use crate::devices::Device;
 use crate::machine::{process_cpu_ns, thread_cpu_ns};
-use crate::peer::{Peer, finish, report_ready};
+use crate::peer::{Peer, Worker, report_ready};
 use crate::{server, sockets};
 
 /// Time for which the clients call before their calls count.
@@ -51,35 +51,16 @@ pub struct Rate {
 pub struct Pairs {
     name: String,
     daemon: Option<u32>,
-    clients: Vec<Caller>,
+    clients: Vec<Worker>,
     // Dropped after the clients.
     _servers: Vec<Peer>,
-}
-
-struct Caller {
-    /// `None`: it is finished.
-    intervals: Option<ChildStdin>,
-    counts: BufReader<ChildStdout>,
-    _peer: Peer,
-}
-
-impl Caller {
-    fn start(words: &[&str]) -> Result<Self> {
-        let (peer, intervals, counts) = Peer::start_talking(None, words)?;
-        Ok(Self { intervals: Some(intervals), counts, _peer: peer })
-    }
-}
-
-impl Drop for Caller {
-    fn drop(&mut self) {
-        finish(self.intervals.take(), &mut self.counts);
-    }
 }
 
 impl Pairs {
     /// Starts `count` pairs, each over a Unix socket pair.
     pub fn over_sockets(name: &str, count: usize) -> Result<Self> {
-        let clients = (0..count).map(|_| Caller::start(&["call-socket"])).collect::<Result<_>>()?;
+        let clients =
+            (0..count).map(|_| Worker::start(None, &["call-socket"])).collect::<Result<_>>()?;
         Ok(Self { name: name.to_owned(), daemon: None, clients, _servers: Vec::new() })
     }
 
@@ -93,7 +74,7 @@ impl Pairs {
         for number in 0..count {
             let name = number.to_string();
             servers.push(server(&["serve", path, &name])?);
-            clients.push(Caller::start(&["call", path, &name])?);
+            clients.push(Worker::start(None, &["call", path, &name])?);
         }
         let (name, daemon) = (device.name.clone(), device.daemon());
         Ok(Self { name, daemon, clients, _servers: servers })
@@ -110,8 +91,7 @@ impl Pairs {
         let start = monotonic_ns() + WARM_UP.as_nanos() as u64;
         let end = start + load.period.as_nanos() as u64;
         for client in &mut *clients {
-            let intervals = client.intervals.as_mut().context("the client has ended")?;
-            writeln!(intervals, "{start} {end} {}", load.handler_us)?;
+            client.order(&format!("{start} {end} {}", load.handler_us))?;
         }
         let daemon_cpu = || self.daemon.map(process_cpu_ns).transpose();
         sleep_until(start);
@@ -120,10 +100,7 @@ impl Pairs {
         let (cpu_after, to) = (daemon_cpu()?, monotonic_ns());
         let mut calls = 0;
         for client in clients {
-            let mut line = String::new();
-            client.counts.read_line(&mut line)?;
-            let count = line.trim().parse::<u64>();
-            calls += count.with_context(|| format!("{}: a client has ended", self.name))?;
+            calls += client.answer().with_context(|| self.name.clone())?.parse::<u64>()?;
         }
         let calls_per_s = calls as f64 / load.period.as_secs_f64();
         let cpu_ns = cpu_before.zip(cpu_after).map(|(before, after)| after - before);

@@ -64,45 +64,33 @@ impl Condition {
         Self::Eight,
     ];
 
+    /// Name in the results, class, threads, victims.
+    fn parts(self) -> (&'static str, &'static str, usize, u64) {
+        match self {
+            Self::Idle => ("idle core", "nice 0", 1, 1),
+            Self::SchedIdle => ("SCHED_IDLE under competition", "idle", 1, 1),
+            Self::Nice19 => ("nice 19 under competition", "nice 19", 1, 1),
+            Self::Throttled => ("throttled to 5 %", "busy", 1, 1),
+            Self::Stopped => ("stopped", "nice 0", 1, 1),
+            Self::Frozen => ("frozen", "nice 0", 1, 1),
+            Self::Threads => ("64 threads", "nice 0", 64, 1),
+            Self::Mappings => ("many mappings", "nice 0", 1, 1),
+            Self::Eight => ("8 victims at once", "nice 0", 1, 8),
+        }
+    }
+
     /// Name in the results.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Idle => "idle core",
-            Self::SchedIdle => "SCHED_IDLE under competition",
-            Self::Nice19 => "nice 19 under competition",
-            Self::Throttled => "throttled to 5 %",
-            Self::Stopped => "stopped",
-            Self::Frozen => "frozen",
-            Self::Threads => "64 threads",
-            Self::Mappings => "many mappings",
-            Self::Eight => "8 victims at once",
-        }
+        self.parts().0
     }
 
     /// A condition in which a victim frees nothing, or hardly anything, by the signal alone.
     pub fn is_starved(self) -> bool {
-        matches!(self, Self::SchedIdle | Self::Nice19 | Self::Frozen)
-    }
-
-    fn threads(self) -> usize {
-        if self == Self::Threads { 64 } else { 1 }
-    }
-
-    fn victims(self) -> u64 {
-        if self == Self::Eight { 8 } else { 1 }
+        self.competition() || self == Self::Frozen
     }
 
     fn competition(self) -> bool {
         matches!(self, Self::SchedIdle | Self::Nice19)
-    }
-
-    fn class(self) -> &'static str {
-        match self {
-            Self::SchedIdle => "idle",
-            Self::Nice19 => "nice 19",
-            Self::Throttled => "busy",
-            _ => "nice 0",
-        }
     }
 
     fn rule(self) -> Option<Rule> {
@@ -214,8 +202,9 @@ impl One {
     fn start(layout: Layout, condition: Condition, core: usize) -> Result<Self> {
         let kind = if layout.pages == Pages::Huge { "huge" } else { "small" };
         let mappings = if layout.many_mappings { "many" } else { "one" };
-        let [size, threads] = [layout.mib.to_string(), condition.threads().to_string()];
-        let words = [VICTIM, &size, kind, mappings, &threads, condition.class()];
+        let (_, class, threads, _) = condition.parts();
+        let [size, threads] = [layout.mib.to_string(), threads.to_string()];
+        let words = [VICTIM, &size, kind, mappings, &threads, class];
         let peer = Peer::start(&words, Stdio::null(), Stdio::null())?;
         affinity::pin_process(peer.pid(), core)?;
         let victim = Victim::open(peer.pid())?;
@@ -243,8 +232,9 @@ pub struct Ready {
 impl Ready {
     /// Starts victims on `core`, whose memory in total is as in `layout`.
     pub fn start(layout: Layout, condition: Condition, core: usize) -> Result<Self> {
-        let layout = Layout { mib: layout.mib / condition.victims(), ..layout };
-        let victims = (0..condition.victims()).map(|_| One::start(layout, condition, core));
+        let (_, _, _, victims) = condition.parts();
+        let layout = Layout { mib: layout.mib / victims, ..layout };
+        let victims = (0..victims).map(|_| One::start(layout, condition, core));
         let victims = victims.collect::<Result<Vec<_>>>()?;
         let group = condition.rule().map(ControlGroup::create).transpose()?;
         if let Some(group) = &group {

@@ -5,7 +5,8 @@ use memory_ledger::{AccountId, Uid};
 use memory_watch::notifier::CountRuns;
 use memory_watch::{Notifier, SlotLimit, Watch};
 
-use crate::fault_work::{Work, Worker};
+use crate::fault_work::{self, Work};
+use crate::peer::Worker;
 
 /// Work of the notifier meanwhile.
 #[derive(Clone, Copy, Debug, Default)]
@@ -43,8 +44,8 @@ impl Watcher {
         }
         let attached = self.notifier.is_attached();
         ensure!(attached == limit.is_some(), "the notifier is not as requested");
-        workers.iter_mut().try_for_each(|worker| worker.begin(work, times))?;
-        let cpu_ns = workers.iter_mut().map(Worker::finish).sum();
+        workers.iter_mut().try_for_each(|worker| fault_work::begin(worker, work, times))?;
+        let cpu_ns = workers.iter_mut().map(fault_work::finish).sum();
         if limit.is_some() {
             self.notifier.clear_limit(self.account)?;
         }

@@ -224,7 +224,4 @@ fn malloc_gets_its_callers_killed_and_tmalloc_refuses_in_time() {
     let shares = values(&lines, "tmalloc", "usable_share", &PROCESSES);
     // In reservations, shared pages count for each process: a few percent of the small limit here.
     assert!(shares.iter().all(|share| *share >= 0.9 && *share <= 1.0), "{shares:?}");
-    let costs =
-        values(&lines, "tmalloc", "cost_over_malloc", &["16 B, 1 thread", "1 MiB, 8 threads"]);
-    assert!(costs.iter().all(|cost| *cost > 0.0), "{costs:?}");
 }

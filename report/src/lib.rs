@@ -1,9 +1,10 @@
 //! Renders raw results as one static page, and the claims as a short text.
 //!
 //! Data flows one way: [`inputs`] reads lines of results and the lab's [`scenario`]s, [`published`]
-//! figures of other publications; [`figures`] has all of that in one form. [`tables`] has
-//! what is said of claims, benchmarks and metrics; [`sections`] shows each benchmark, [`pivot`] and [`plots`] render it. [`claims`] compares the
-//! project's claims with their anchors, [`page`] assembles the page.
+//! figures of other publications; [`figures`] has all of that in one form. [`tables`] has what is
+//! said of claims, benchmarks and metrics; [`sections`] shows each benchmark, by [`pivot`] and
+//! [`plots`]. [`claims`] compares the project's claims with their anchors, [`page`] assembles the
+//! page.
 //!
 //! Nothing is left out: benchmarks, metrics and subjects that are unknown to the report get tables
 //! too.

@@ -15,9 +15,7 @@ use binder_client::{Client, Options, Payload, Session};
 use clap::Parser;
 use control::binderd::{Reply, Request};
 use e2e::{Bus, BusError, Mapping};
-use machine_memory::pressure::{Resource, Stall};
-use machine_memory::{Meminfo, PressureTrigger, bytes_of};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use machine_memory::{Meminfo, bytes_of};
 
 const BENCH: &str = "buffers";
 const PAGE: u64 = 4096;
@@ -223,33 +221,11 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// meanwhile, are not idle.
 const BACK_SHARE: f64 = 0.95;
 
-/// Detects the shortage of memory by the daemon's own thresholds.
-struct Shortage {
-    trigger: Option<PressureTrigger>,
-}
-
-impl Shortage {
-    fn watch() -> Self {
-        let (stall, window) = (Duration::from_millis(100), Duration::from_secs(1));
-        let opened =
-            PressureTrigger::open(Path::new("/proc"), Resource::Memory, Stall::Some, stall, window);
-        if let Err(error) = &opened {
-            eprintln!("stalls are not watched: {error}");
-        }
-        Self { trigger: opened.ok() }
-    }
-
-    fn has_come(&self) -> Result<bool> {
-        if let Some(trigger) = &self.trigger {
-            let mut fds = [PollFd::new(trigger, PollFlags::PRI)];
-            if poll(&mut fds, Some(&Timespec::default()))? > 0 {
-                return Ok(true);
-            }
-        }
-        let info = Meminfo::read(Path::new("/proc"))?;
-        let available = info.available.context("/proc/meminfo has no MemAvailable")?;
-        Ok(available * 100 < info.total.unwrap_or(0) * LOW_PERCENT)
-    }
+/// Detects the shortage of memory by the daemon's own threshold.
+fn is_short() -> Result<bool> {
+    let info = Meminfo::read(Path::new("/proc"))?;
+    let available = info.available.context("/proc/meminfo has no MemAvailable")?;
+    Ok(available * 100 < info.total.unwrap_or(0) * LOW_PERCENT)
 }
 
 /// Measures reclaim without a request: the daemon detects the shortage by itself.
@@ -289,11 +265,11 @@ fn under_pressure(
 
 /// Milliseconds from the shortage until [`BACK_SHARE`] is back, and the pages that are left.
 fn time_until_back(bus: &Bus, idle: u64) -> Result<(f64, u64)> {
-    let (shortage, begun) = (Shortage::watch(), Instant::now());
+    let begun = Instant::now();
     let mut short_since = None;
     let enough = (idle as f64 * (1.0 - BACK_SHARE)) as u64;
     loop {
-        if short_since.is_none() && shortage.has_come()? {
+        if short_since.is_none() && is_short()? {
             short_since = Some(Instant::now());
         }
         let rest = idle_pages(bus)?;

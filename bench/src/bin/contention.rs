@@ -8,9 +8,9 @@ use anyhow::{Context, Result};
 use bench::affinity::Class;
 use bench::contention::{self, Contender, ServerOptions, Transport};
 use bench::devices::{self, DeviceArguments};
+use bench::measure::Summary;
 use bench::results::Row;
 use bench::shrink::Shrinking;
-use bench::statistics::Tally;
 use bench::{order3, peer};
 use clap::Parser;
 
@@ -96,9 +96,9 @@ struct Field {
     /// Control socket of a private daemon, over which reclaim is requested.
     control: Option<PathBuf>,
     server: peer::Peer,
-    /// Times of each class, without and (below) with the other classes.
-    alone: Vec<Tally>,
-    together: Vec<Tally>,
+    /// Times of each class, nanoseconds, without and (below) with the other classes.
+    alone: Vec<Vec<u64>>,
+    together: Vec<Vec<u64>>,
 }
 
 fn main() -> Result<()> {
@@ -138,7 +138,7 @@ fn run(arguments: &Arguments) -> Result<()> {
     let classes = permitted(&wanted?, &fields[0])?;
     let _spinners = start_spinners(arguments)?;
     for field in &mut fields {
-        field.alone = vec![Tally::default(); classes.len()];
+        field.alone = vec![Vec::new(); classes.len()];
         field.together = field.alone.clone();
     }
     for round in 0..arguments.rounds {
@@ -203,9 +203,9 @@ fn one_round(
     };
     let contenders: Result<Vec<Contender>> = classes.iter().enumerate().map(start).collect();
     let mut contenders = contenders.with_context(|| field.name.clone())?;
-    for (contender, tally) in contenders.iter_mut().zip(&mut field.alone) {
+    for (contender, times) in contenders.iter_mut().zip(&mut field.alone) {
         contender.alone(arguments.calls / 10 + 1, PATIENCE)?;
-        tally.merge(&contender.alone(arguments.calls, PATIENCE)?);
+        times.extend(contender.alone(arguments.calls, PATIENCE)?);
     }
     let user = |number| {
         let uid = Some(FIRST_USER + number);
@@ -216,21 +216,21 @@ fn one_round(
     let mut users = users.with_context(|| format!("{}, other users", field.name))?;
     users.iter_mut().try_for_each(Contender::call_without_end)?;
     let limit = Duration::from_secs(arguments.limit_seconds);
-    let tallies = contention::together(&mut contenders, arguments.calls, limit);
+    let found = contention::together(&mut contenders, arguments.calls, limit);
     drop(users);
-    let tallies = tallies.with_context(|| field.name.clone())?;
-    for ((contender, new), tally) in contenders.iter().zip(&tallies).zip(&mut field.together) {
-        if new.count < arguments.calls {
+    let found = found.with_context(|| field.name.clone())?;
+    for ((contender, new), times) in contenders.iter().zip(found).zip(&mut field.together) {
+        if (new.len() as u64) < arguments.calls {
             eprintln!(
                 "{}, {}: only {} of {} calls in {} s",
                 field.name,
                 contender.class().name(),
-                new.count,
+                new.len(),
                 arguments.calls,
                 arguments.limit_seconds
             );
         }
-        tally.merge(new);
+        times.extend(new);
     }
     Ok(())
 }
@@ -244,16 +244,17 @@ fn print_results(classes: &[Class], fields: &[Field], arguments: &Arguments) {
     }
 }
 
-fn print_row(case: &str, name: &str, alone: &Tally, together: &Tally) {
+fn print_row(case: &str, name: &str, alone: &[u64], together: &[u64]) {
+    let base = Summary::of_blocks(&[alone.to_vec()]).p50;
+    let all = Summary::of_blocks(&[together.to_vec()]);
     let us = |ns: u64| ns as f64 / 1000.0;
-    let (base, longest) = (alone.percentile_us(0.5), us(together.max));
-    let mut row = Row::new(BENCH, case, name, together.count as usize);
+    let mut row = Row::new(BENCH, case, name, all.runs);
     row.value("alone_us_p50", base, "us");
-    row.value("avg_us", together.average_us(), "us");
-    row.value("min_us", us(together.min), "us");
-    row.value("p99_us", together.percentile_us(0.99), "us");
-    row.value("max_us", longest, "us");
-    row.value("max_over_median", longest / base, "ratio");
+    row.value("avg_us", us(together.iter().sum()) / all.runs as f64, "us");
+    row.value("min_us", us(together.iter().copied().min().unwrap_or(0)), "us");
+    row.value("p99_us", all.p99, "us");
+    row.value("max_us", all.max, "us");
+    row.value("max_over_median", all.max / base, "ratio");
 }
 
 /// Reports the allocations that new clients cost, where they can be counted.

@@ -119,8 +119,8 @@ fn one_round(
     Ok(())
 }
 
-/// Fills a range of the table, in some cases by a walk from the lowest handle to the first free one,
-/// which is timed: the way in which drivers found it before they had a bitmap.
+/// Fills a range of the table, in some cases by a walk from the lowest handle to the first free
+/// one, which is timed: the way in which drivers found it before they had a bitmap.
 fn walk(table: &mut BTreeSet<u32>, (first, last): (u32, u32), timed: u32) -> Result<Vec<u64>> {
     let every = ((last - first) / timed.max(1)).max(1);
     let mut times = Vec::new();

@@ -1,13 +1,14 @@
 //! Cost of the notifier for the watched processes.
 
 use anyhow::Result;
+use bench::affinity;
 use bench::child::unused_uid;
-use bench::fault_work::{self, Work, Worker};
+use bench::fault_work::{self, Work};
 use bench::memory::Pages;
+use bench::peer::{self, Worker};
 use bench::results::Row;
 use bench::statistics::estimate;
 use bench::watchers::Watcher;
-use bench::{affinity, peer};
 use clap::Parser;
 use control::Uid;
 use memory_watch::SlotLimit;
@@ -126,16 +127,18 @@ struct Workers {
 
 impl Workers {
     fn start(uid: Uid, cpu: usize) -> Result<Self> {
+        // On the core of this thread, with its priority.
+        let start = |uid: Uid| Worker::start(Some(uid.0), &[fault_work::KIND]);
         let cores = std::thread::available_parallelism()?.get();
         let spread = (0..MOST).map(|number| {
             affinity::pin((cpu + number) % cores)?;
-            Worker::start(uid)
+            start(uid)
         });
         let spread = spread.collect::<Result<_>>()?;
         affinity::pin(cpu)?;
         // From another range, so that no concurrent run uses this uid.
-        let other = Worker::start(Uid(uid.0 + 100_000_000))?;
-        Ok(Self { alone: [Worker::start(uid)?], spread, other: [other] })
+        let other = start(Uid(uid.0 + 100_000_000))?;
+        Ok(Self { alone: [start(uid)?], spread, other: [other] })
     }
 
     fn of(&mut self, case: &Case) -> &mut [Worker] {

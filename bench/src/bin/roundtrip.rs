@@ -4,7 +4,7 @@
 
 use anyhow::{Context, Result};
 use bench::devices::{self, DeviceArguments};
-use bench::measure::{OnCore, Subject, Summary, alternate, block, message};
+use bench::measure::{Subject, Summary, alternate, block, message};
 use bench::pingpong::{self, Binder, MAX_MESSAGE, SeqPacket};
 use bench::{affinity, peer, report};
 use clap::Parser;
@@ -59,7 +59,7 @@ fn measure(arguments: &Arguments, placement: Placement) -> Result<()> {
     // Started from here, so that they inherit core and priority. They outlive their clients below.
     let core = (placement == Placement::OneCore).then_some(arguments.cpu);
     let devices = arguments.devices.open(core)?;
-    let baseline = OnCore::start(arguments.cpu, SeqPacket::start).context("seqpacket")?;
+    let baseline = SeqPacket::start(arguments.cpu).context(SeqPacket::NAME)?;
     let mut subjects: Vec<Box<dyn Subject>> = vec![Box::new(baseline)];
     for device in &devices {
         subjects.push(Box::new(Binder::start(device).context(device.name.clone())?));

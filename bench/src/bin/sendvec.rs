@@ -65,7 +65,7 @@ fn run(arguments: &Arguments) -> Result<()> {
     let mut stressor = start_stressor(arguments)?;
     affinity::pin(arguments.cpu)?;
     let devices = arguments.devices.open(Some(arguments.cpu))?;
-    let mut subjects: Vec<Box<dyn Subject>> = vec![Box::new(SeqPacket::start()?)];
+    let mut subjects: Vec<Box<dyn Subject>> = vec![Box::new(SeqPacket::start(arguments.cpu)?)];
     for device in &devices {
         subjects.push(Box::new(Binder::start(device).context(device.name.clone())?));
     }
