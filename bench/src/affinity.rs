@@ -6,6 +6,9 @@ use anyhow::{Context, Result};
 use rustix::io::Errno;
 use rustix::process::{Pid, setpriority_process};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use serde::{Deserialize, Serialize};
+
+use crate::peer::report_ready;
 
 /// Binds the calling thread, and the threads and processes that it starts later, to one core.
 pub fn pin(cpu: usize) -> Result<()> {
@@ -68,12 +71,14 @@ pub fn avoid(cpu: usize) -> Result<bool> {
 }
 
 /// How a client is scheduled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Class {
     /// Real time, first in first out, with a priority from 1 to 99.
     Fifo(i32),
     /// Ordinary, with a nice value from -20 to 19.
     Nice(i32),
+    /// `SCHED_IDLE`.
+    Idle,
 }
 
 impl Class {
@@ -82,6 +87,7 @@ impl Class {
         match self {
             Self::Fifo(priority) => format!("fifo-{priority}"),
             Self::Nice(nice) => format!("nice {nice}"),
+            Self::Idle => "SCHED_IDLE".to_owned(),
         }
     }
 
@@ -106,6 +112,7 @@ impl Class {
         let (policy, parameter) = match self {
             Self::Fifo(priority) => (libc::SCHED_FIFO, parameter(priority)),
             Self::Nice(_) => (libc::SCHED_OTHER, parameter(0)),
+            Self::Idle => (libc::SCHED_IDLE, parameter(0)),
         };
         // SAFETY: the kernel reads the structure, which is ours.
         if unsafe { libc::sched_setscheduler(0, policy, &parameter) } != 0 {
@@ -115,6 +122,15 @@ impl Class {
             setpriority_process(None, nice).with_context(|| self.name())?;
         }
         Ok(())
+    }
+}
+
+/// Main function of a peer that occupies a CPU.
+pub fn spin(class: Class) -> Result<()> {
+    class.take()?;
+    report_ready();
+    loop {
+        std::hint::spin_loop();
     }
 }
 

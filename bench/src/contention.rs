@@ -5,7 +5,7 @@
 //! times, nanoseconds, as one line of JSON.
 
 use std::io::{BufRead, BufReader, Write, stdin, stdout};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
 use std::thread;
@@ -17,8 +17,9 @@ use e2e::random::Random;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketType, accept, bind, connect, listen, socket,
 };
+use serde::{Deserialize, Serialize};
 
-use crate::affinity::Class;
+use crate::affinity::{self, Class};
 use crate::measure::message;
 use crate::peer::{Peer, report_ready};
 use crate::{server, sockets};
@@ -28,7 +29,7 @@ const SIZES: [usize; 6] = [4, 128, 1024, 4096, 16_384, LARGEST];
 const LARGEST: usize = 65_536;
 
 /// The transport of the calls.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Transport {
     /// A binder device.
     Binder,
@@ -37,70 +38,34 @@ pub enum Transport {
     SeqPacket,
 }
 
-impl Transport {
-    fn word(self) -> &'static str {
-        match self {
-            Self::Binder => "binder",
-            Self::SeqPacket => "seqpacket",
-        }
-    }
+/// What a peer is.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Role {
+    /// A server with this number of threads, and CPU time of each call besides the echo.
+    Server(Transport, PathBuf, usize, Duration),
+    /// A client with a seed of its calls.
+    Client(Transport, PathBuf, Class, u64),
+    /// A program that occupies a CPU.
+    Spinner(Class),
+}
 
-    fn parse(word: &str) -> Result<Self> {
-        let all = [Self::Binder, Self::SeqPacket];
-        all.into_iter()
-            .find(|one| one.word() == word)
-            .with_context(|| format!("no transport {word}"))
+impl Role {
+    /// Starts a server or a spinner, as another user if one is given.
+    pub fn start(&self, uid: Option<u32>) -> Result<Peer> {
+        Peer::start_as(uid, &[&serde_json::to_string(self)?], Stdio::null(), Stdio::null())
     }
 }
 
-/// How the server works.
-#[derive(Clone, Copy, Debug)]
-pub struct ServerOptions {
-    /// Number of threads.
-    pub threads: usize,
-    /// CPU time of each call besides the echo.
-    pub work: Duration,
-    /// The user that it runs as; `None`: this one.
-    pub uid: Option<u32>,
-}
-
-/// A peer's main function: `server TRANSPORT PATH THREADS WORK_US`, `client TRANSPORT PATH CLASS
-/// SEED` or `spinner CLASS`.
+/// A peer's main function.
 pub fn serve(words: &[&str]) -> Result<()> {
-    match words {
-        ["server", transport, path, threads, work_us] => {
-            let threads = threads.parse().context("how many threads?")?;
-            let work = Duration::from_micros(work_us.parse().context("how much work?")?);
-            match Transport::parse(transport)? {
-                Transport::Binder => serve_binder(path, threads, work),
-                Transport::SeqPacket => serve_seqpacket(path, work),
-            }
+    match serde_json::from_str(words.first().context("no role")?)? {
+        Role::Server(Transport::Binder, path, threads, work) => {
+            serve_binder(crate::devices::path_text(&path)?, threads, work)
         }
-        ["spinner", class] => {
-            Class::parse(class)?.take()?;
-            report_ready();
-            loop {
-                std::hint::spin_loop();
-            }
-        }
-        ["client", transport, path, class, seed] => {
-            let seed = seed.parse().context("which seed?")?;
-            client(Transport::parse(transport)?, path, Class::parse(class)?, seed)
-        }
-        _ => bail!("no such peer: {words:?}"),
+        Role::Server(Transport::SeqPacket, path, _, work) => serve_seqpacket(&path, work),
+        Role::Client(transport, path, class, seed) => client(transport, &path, class, seed),
+        Role::Spinner(class) => affinity::spin(class),
     }
-}
-
-/// Starts the server.
-pub fn start_server(transport: Transport, path: &str, service: ServerOptions) -> Result<Peer> {
-    let (threads, work) = (service.threads.to_string(), service.work.as_micros().to_string());
-    let words = ["server", transport.word(), path, &threads, &work];
-    Peer::start_as(service.uid, &words, Stdio::null(), Stdio::null())
-}
-
-/// Starts a program that occupies a CPU.
-pub fn start_spinner(class: Class) -> Result<Peer> {
-    Peer::start(&["spinner", &class.name()], Stdio::null(), Stdio::null())
 }
 
 fn spin(work: Duration) {
@@ -120,9 +85,9 @@ fn serve_binder(device: &str, threads: usize, work: Duration) -> Result<()> {
     })
 }
 
-fn serve_seqpacket(path: &str, work: Duration) -> Result<()> {
+fn serve_seqpacket(path: &Path, work: Duration) -> Result<()> {
     let listener = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None)?;
-    bind(&listener, &SocketAddrUnix::new(path)?).with_context(|| path.to_owned())?;
+    bind(&listener, &SocketAddrUnix::new(path)?).with_context(|| path.display().to_string())?;
     listen(&listener, 16)?;
     report_ready();
     loop {
@@ -139,7 +104,7 @@ fn serve_seqpacket(path: &str, work: Duration) -> Result<()> {
 /// Sends a message and receives its echo.
 type Call<'c> = Box<dyn FnMut(&[u8]) -> Result<()> + 'c>;
 
-fn client(transport: Transport, path: &str, class: Class, seed: u64) -> Result<()> {
+fn client(transport: Transport, path: &Path, class: Class, seed: u64) -> Result<()> {
     class.take()?;
     match transport {
         Transport::Binder => {
@@ -157,7 +122,8 @@ fn client(transport: Transport, path: &str, class: Class, seed: u64) -> Result<(
         }
         Transport::SeqPacket => {
             let connection = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None)?;
-            connect(&connection, &SocketAddrUnix::new(path)?).with_context(|| path.to_owned())?;
+            connect(&connection, &SocketAddrUnix::new(path)?)
+                .with_context(|| path.display().to_string())?;
             let mut room = vec![0; LARGEST];
             obey(seed, Box::new(move |message| sockets::call(&connection, message, &mut room)))
         }
@@ -224,9 +190,8 @@ impl Contender {
         class: Class,
         seed: u64,
     ) -> Result<Self> {
-        let (name, seed) = (class.name(), seed.to_string());
-        let path = crate::devices::path_text(path)?;
-        let words = ["client", transport.word(), path, &name, &seed];
+        let role = Role::Client(transport, path.to_owned(), class, seed);
+        let words = [&serde_json::to_string(&role)?[..]];
         let (peer, orders, answers) = Peer::start_talking(uid, &words)?;
         Ok(Self { class, _peer: peer, orders, lines: lines(answers) })
     }
@@ -306,18 +271,4 @@ pub fn together(
     }
     let patience = Duration::from_secs(30);
     contenders.iter().map(|contender| contender.times(patience)).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn transports_are_read_as_they_are_written() {
-        for transport in [Transport::Binder, Transport::SeqPacket] {
-            assert_eq!(Transport::parse(transport.word()).unwrap(), transport);
-        }
-        assert!(Transport::parse("pigeon").is_err());
-        assert!(serve(&["client", "pigeon"]).is_err());
-    }
 }

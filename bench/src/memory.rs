@@ -27,7 +27,7 @@ pub enum Pages {
 }
 
 /// Layout of the memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Layout {
     /// Size, MiB.
     pub mib: u64,

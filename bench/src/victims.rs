@@ -11,24 +11,35 @@ use machine_memory::bytes_of;
 use reclaim::{Progress, Reaper, Reclaim, Victim};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
+use serde::{Deserialize, Serialize};
 
 use crate::affinity::{self, Class};
 use crate::control_group::{ControlGroup, Rule};
-use crate::memory::{Back, Layout, Memory, Pages};
+use crate::memory::{Back, Layout, Memory};
 use crate::oomd::PATIENCE;
 use crate::peer::{Peer, report_ready};
 
-/// The argument that makes a peer a victim: `peer victim MIB small|huge one|many THREADS CLASS`.
-const VICTIM: &str = "victim";
-/// The argument that makes a peer a busy loop.
-const BUSY: &str = "busy";
+/// What a peer is.
+#[derive(Serialize, Deserialize)]
+enum Role {
+    Victim(Layout, Condition),
+    /// A busy loop of ordinary priority.
+    Competitor,
+}
+
+impl Role {
+    fn start(&self) -> Result<Peer> {
+        Peer::start(&[&serde_json::to_string(self)?], Stdio::null(), Stdio::null())
+    }
+}
+
 static LAST_TOKEN: AtomicU64 = AtomicU64::new(0);
 const PAGE: u64 = 4096;
 /// Time for competitors and quotas to take effect.
 const SETTLE: Duration = Duration::from_millis(20);
 
 /// State of a victim when it is killed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Condition {
     /// Asleep on a core that no other process of the benchmark uses.
     Idle,
@@ -65,17 +76,17 @@ impl Condition {
     ];
 
     /// Name in the results, class, threads, victims.
-    fn parts(self) -> (&'static str, &'static str, usize, u64) {
+    fn parts(self) -> (&'static str, Class, usize, u64) {
         match self {
-            Self::Idle => ("idle core", "nice 0", 1, 1),
-            Self::SchedIdle => ("SCHED_IDLE under competition", "idle", 1, 1),
-            Self::Nice19 => ("nice 19 under competition", "nice 19", 1, 1),
-            Self::Throttled => ("throttled to 5 %", "busy", 1, 1),
-            Self::Stopped => ("stopped", "nice 0", 1, 1),
-            Self::Frozen => ("frozen", "nice 0", 1, 1),
-            Self::Threads => ("64 threads", "nice 0", 64, 1),
-            Self::Mappings => ("many mappings", "nice 0", 1, 1),
-            Self::Eight => ("8 victims at once", "nice 0", 1, 8),
+            Self::Idle => ("idle core", Class::Nice(0), 1, 1),
+            Self::SchedIdle => ("SCHED_IDLE under competition", Class::Idle, 1, 1),
+            Self::Nice19 => ("nice 19 under competition", Class::Nice(19), 1, 1),
+            Self::Throttled => ("throttled to 5 %", Class::Nice(0), 1, 1),
+            Self::Stopped => ("stopped", Class::Nice(0), 1, 1),
+            Self::Frozen => ("frozen", Class::Nice(0), 1, 1),
+            Self::Threads => ("64 threads", Class::Nice(0), 64, 1),
+            Self::Mappings => ("many mappings", Class::Nice(0), 1, 1),
+            Self::Eight => ("8 victims at once", Class::Nice(0), 1, 8),
         }
     }
 
@@ -122,33 +133,19 @@ pub struct Killed {
 
 /// Main function of a peer.
 pub fn serve(words: &[&str]) -> Result<()> {
-    match *words {
-        [BUSY] => be_busy(),
-        [VICTIM, mib, pages, mappings, threads, class] => {
-            be_victim([mib, pages, mappings], threads, class)
-        }
-        _ => anyhow::bail!("no such peer: {words:?}"),
+    match serde_json::from_str(words.first().context("no role")?)? {
+        Role::Competitor => affinity::spin(Class::Nice(0)),
+        Role::Victim(layout, condition) => be_victim(layout, condition),
     }
 }
 
-fn be_busy() -> Result<()> {
-    Class::Nice(0).take()?;
-    report_ready();
-    loop {
-        std::hint::spin_loop();
-    }
-}
-
-fn be_victim([mib, pages, mappings]: [&str; 3], threads: &str, class: &str) -> Result<()> {
+fn be_victim(layout: Layout, condition: Condition) -> Result<()> {
     // Not the raised priority of the parent.
     Class::Nice(0).take()?;
     // If memory does run out, the kernel kills this process first.
     let _ = fs::write("/proc/self/oom_score_adj", "1000");
-    let pages = if pages == "huge" { Pages::Huge } else { Pages::Small };
-    let many_mappings = mappings == "many";
-    let mib: usize = mib.parse().context("how many MiB?")?;
-    let memory = Memory::map(mib << 20, pages)?;
-    let threads: usize = threads.parse().context("how many threads?")?;
+    let memory = Memory::map((layout.mib as usize) << 20, layout.pages)?;
+    let (_, class, threads, _) = condition.parts();
     let all_touched = std::sync::Barrier::new(threads);
     std::thread::scope(|scope| -> Result<()> {
         for part in 1..threads {
@@ -163,31 +160,18 @@ fn be_victim([mib, pages, mappings]: [&str; 3], threads: &str, class: &str) -> R
         }
         memory.touch(0, threads);
         all_touched.wait();
-        if many_mappings {
-            memory.split(pages)?;
+        if layout.many_mappings {
+            memory.split(layout.pages)?;
         }
-        match class {
-            "idle" => be_idle()?,
-            "busy" => {}
-            class => Class::parse(class)?.take()?,
+        if condition == Condition::Throttled {
+            return affinity::spin(class);
         }
+        class.take()?;
         report_ready();
         loop {
-            if class == "busy" {
-                std::hint::spin_loop();
-            } else {
-                std::thread::park();
-            }
+            std::thread::park();
         }
     })
-}
-
-fn be_idle() -> Result<()> {
-    let parameter = libc::sched_param { sched_priority: 0 };
-    // SAFETY: the kernel reads the structure, which is ours.
-    let done = unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &parameter) };
-    anyhow::ensure!(done == 0, "SCHED_IDLE: {}", std::io::Error::last_os_error());
-    Ok(())
 }
 
 /// A victim and its process.
@@ -200,12 +184,7 @@ struct One {
 
 impl One {
     fn start(layout: Layout, condition: Condition, core: usize) -> Result<Self> {
-        let kind = if layout.pages == Pages::Huge { "huge" } else { "small" };
-        let mappings = if layout.many_mappings { "many" } else { "one" };
-        let (_, class, threads, _) = condition.parts();
-        let [size, threads] = [layout.mib.to_string(), threads.to_string()];
-        let words = [VICTIM, &size, kind, mappings, &threads, class];
-        let peer = Peer::start(&words, Stdio::null(), Stdio::null())?;
+        let peer = Role::Victim(layout, condition).start()?;
         affinity::pin_process(peer.pid(), core)?;
         let victim = Victim::open(peer.pid())?;
         if condition == Condition::Stopped {
@@ -242,7 +221,7 @@ impl Ready {
         }
         let mut busy = None;
         if condition.competition() {
-            let competitor = Peer::start(&[BUSY], Stdio::null(), Stdio::null())?;
+            let competitor = Role::Competitor.start()?;
             affinity::pin_process(competitor.pid(), core)?;
             busy = Some(competitor);
         }

@@ -21,6 +21,12 @@ pub struct Tables {
     /// The known benchmarks, in their order.
     #[serde(rename = "section")]
     pub sections: Vec<Section>,
+    /// The plots of lines.
+    #[serde(rename = "curve")]
+    pub curves: Vec<Curve>,
+    /// The plots of intervals.
+    #[serde(rename = "band")]
+    pub bands: Vec<Band>,
     /// The known metrics.
     pub metrics: Metrics,
 }
@@ -62,6 +68,58 @@ pub struct Section {
     pub title: String,
     /// What is compared.
     pub reading: String,
+}
+
+/// A plot of lines: for each subject a figure by case.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Curve {
+    /// The benchmark.
+    pub bench: String,
+    /// Title of the plot.
+    pub title: String,
+    /// The metric, and its replacements for subjects without it.
+    pub metrics: Vec<String>,
+    /// What the horizontal axis shows.
+    pub x: Place,
+    /// Label of the vertical axis.
+    pub y: String,
+    /// The part of a case after its number.
+    #[serde(default)]
+    pub condition: String,
+    /// Each line is relative to its first value.
+    #[serde(default)]
+    pub over_first: bool,
+}
+
+/// Place of a case on an axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Place {
+    /// Its size in bytes.
+    Size,
+    /// The middle of its range of handles.
+    Range,
+    /// The number of pairs at its start.
+    Number,
+}
+
+/// A plot of intervals, one for each case and subject.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Band {
+    /// The benchmark.
+    pub bench: String,
+    /// Title of the plot.
+    pub title: String,
+    /// Unit of the metrics.
+    pub unit: String,
+    /// Metrics of the lower end: the first that exists.
+    pub low: Vec<String>,
+    /// Metric of the point between.
+    pub middle: String,
+    /// Metrics of the upper end.
+    pub high: Vec<String>,
 }
 
 /// The known metrics.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use bench::affinity::Class;
-use bench::contention::{self, Contender, ServerOptions, Transport};
+use bench::contention::{self, Contender, Role, Transport};
 use bench::devices::{self, DeviceArguments};
 use bench::measure::Summary;
 use bench::results::Row;
@@ -121,13 +121,9 @@ fn run(arguments: &Arguments) -> Result<()> {
         (d.name.clone(), Transport::Binder, d.path.clone(), d.daemon(), control)
     });
     for (name, transport, path, daemon, control) in std::iter::once(sockets).chain(binders) {
-        let options = ServerOptions {
-            threads: arguments.server_threads as usize,
-            work: Duration::from_micros(arguments.work_us),
-            uid: arguments.server_uid,
-        };
-        let server = contention::start_server(transport, devices::path_text(&path)?, options);
-        let server = server.with_context(|| name.clone())?;
+        let (threads, work) = (arguments.server_threads as usize, arguments.work_us);
+        let role = Role::Server(transport, path.clone(), threads, Duration::from_micros(work));
+        let server = role.start(arguments.server_uid).with_context(|| name.clone())?;
         if matches!(transport, Transport::SeqPacket) {
             open_to_all(&path, 0o666)?;
         }
@@ -175,7 +171,7 @@ fn start_spinners(arguments: &Arguments) -> Result<Vec<peer::Peer>> {
     let Some(class) = &arguments.spinner else { return Ok(Vec::new()) };
     let class = Class::parse(class)?;
     let cpus = std::thread::available_parallelism().context("how many CPUs?")?.get();
-    (0..cpus).map(|_| contention::start_spinner(class)).collect()
+    (0..cpus).map(|_| Role::Spinner(class).start(None)).collect()
 }
 
 /// The classes that this process is permitted to use.
