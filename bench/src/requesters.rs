@@ -198,15 +198,7 @@ pub fn run(plan: &Plan) -> Result<Run> {
         std::thread::sleep(Duration::from_millis(1));
     }
     let kills = children.iter().filter(|child| child.was_killed()).count();
-    let records = loop {
-        let records = oomd.records()?;
-        let settled = records.iter().all(|why| why.outcome != Outcome::Dying);
-        if settled && records.iter().flat_map(Why::killed).count() >= kills {
-            break records;
-        }
-        anyhow::ensure!(start.elapsed() < PATIENCE, "{kills} died, but not by the daemon");
-        std::thread::sleep(Duration::from_millis(5));
-    };
+    let records = records_of(&oomd, kills, start + PATIENCE)?;
     let peak = oomd.account(uid)?.peak_bytes;
     let limit_pages = plan.limit as i64 / PAGE as i64;
     let over = records.iter().map(|why| why.used_bytes as i64 - why.hard_bytes as i64).max();
@@ -223,4 +215,17 @@ pub fn run(plan: &Plan) -> Result<Run> {
         usable_share: (in_use as f64 / plan.limit as f64).min(1.0),
         granted: granted(),
     })
+}
+
+/// The daemon's records, once they have as many kills as this and none is in progress.
+fn records_of(oomd: &Oomd, kills: usize, until: Instant) -> Result<Vec<Why>> {
+    loop {
+        let records = oomd.records()?;
+        let settled = records.iter().all(|why| why.outcome != Outcome::Dying);
+        if settled && records.iter().flat_map(Why::killed).count() >= kills {
+            return Ok(records);
+        }
+        anyhow::ensure!(Instant::now() < until, "{kills} died, but not by the daemon");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
