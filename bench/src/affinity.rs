@@ -3,8 +3,12 @@
 use std::fs;
 
 use anyhow::{Context, Result};
+use rustix::io::Errno;
 use rustix::process::{Pid, setpriority_process};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use serde::{Deserialize, Serialize};
+
+use crate::peer::report_ready;
 
 /// Binds the calling thread, and the threads and processes that it starts later, to one core.
 pub fn pin(cpu: usize) -> Result<()> {
@@ -46,48 +50,35 @@ pub fn pin_process(pid: u32, cpu: usize) -> Result<()> {
     Ok(())
 }
 
-/// Sets the highest ordinary priority (nice -20), which later children inherit. False if the kernel
-/// does not permit it.
-pub fn be_eager() -> bool {
-    setpriority_process(None, -20).is_ok()
+/// Sets the highest ordinary priority (nice -20), which later children inherit, if the kernel
+/// permits it.
+pub fn be_eager() {
+    if let Err(error) = setpriority_process(None, -20) {
+        eprintln!("the priority cannot be raised ({error}): other work will disturb");
+    }
 }
 
 /// Binds the calling thread, and the threads and processes that it starts later, to all cores but
 /// one. False if there is no other core.
 pub fn avoid(cpu: usize) -> Result<bool> {
-    let cores = std::thread::available_parallelism().context("how many cores?")?.get();
     let mut cpus = CpuSet::new();
-    // The caller may be pinned already, so the count above may be 1: read the machine's list.
-    let online = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
-    for core in cores_of(&online, cores).into_iter().filter(|core| *core != cpu) {
-        if core < CpuSet::MAX_CPU {
-            cpus.set(core);
-        }
+    // The kernel leaves out those that it does not have, and refuses a set without any other.
+    (0..CpuSet::MAX_CPU).filter(|core| *core != cpu).for_each(|core| cpus.set(core));
+    match sched_setaffinity(None, &cpus) {
+        Err(Errno::INVAL) => Ok(false),
+        done => done.map(|()| true).with_context(|| format!("cannot avoid core {cpu}")),
     }
-    if cpus.count() == 0 {
-        return Ok(false);
-    }
-    sched_setaffinity(None, &cpus).with_context(|| format!("cannot avoid core {cpu}"))?;
-    Ok(true)
-}
-
-/// Parses a list of cores as the kernel writes it (`0-3,8`); 0 to `fallback` if it is empty.
-fn cores_of(list: &str, fallback: usize) -> Vec<usize> {
-    let range = |part: &str| {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        Some(first.trim().parse().ok()?..=last.trim().parse::<usize>().ok()?)
-    };
-    let cores: Vec<usize> = list.split(',').filter_map(range).flatten().collect();
-    if cores.is_empty() { (0..fallback).collect() } else { cores }
 }
 
 /// How a client is scheduled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Class {
     /// Real time, first in first out, with a priority from 1 to 99.
     Fifo(i32),
     /// Ordinary, with a nice value from -20 to 19.
     Nice(i32),
+    /// `SCHED_IDLE`.
+    Idle,
 }
 
 impl Class {
@@ -96,6 +87,7 @@ impl Class {
         match self {
             Self::Fifo(priority) => format!("fifo-{priority}"),
             Self::Nice(nice) => format!("nice {nice}"),
+            Self::Idle => "SCHED_IDLE".to_owned(),
         }
     }
 
@@ -120,6 +112,7 @@ impl Class {
         let (policy, parameter) = match self {
             Self::Fifo(priority) => (libc::SCHED_FIFO, parameter(priority)),
             Self::Nice(_) => (libc::SCHED_OTHER, parameter(0)),
+            Self::Idle => (libc::SCHED_IDLE, parameter(0)),
         };
         // SAFETY: the kernel reads the structure, which is ours.
         if unsafe { libc::sched_setscheduler(0, policy, &parameter) } != 0 {
@@ -129,6 +122,15 @@ impl Class {
             setpriority_process(None, nice).with_context(|| self.name())?;
         }
         Ok(())
+    }
+}
+
+/// Main function of a peer that occupies a CPU.
+pub fn spin(class: Class) -> Result<()> {
+    class.take()?;
+    report_ready();
+    loop {
+        std::hint::spin_loop();
     }
 }
 
@@ -145,12 +147,5 @@ mod tests {
             let error = Class::parse(wrong).unwrap_err().to_string();
             assert!(error.contains(&format!("\"{wrong}\"")), "{error}");
         }
-    }
-
-    #[test]
-    fn lists_of_cores_are_read() {
-        assert_eq!(cores_of("0-2,5\n", 1), [0, 1, 2, 5]);
-        assert_eq!(cores_of("0\n", 4), [0]);
-        assert_eq!(cores_of("", 2), [0, 1]);
     }
 }

@@ -1,9 +1,12 @@
 //! A child process that another process may kill at any time.
 
+use std::ops::Deref;
 use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, Result};
 use control::Uid;
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::process::{Pid, WaitId, WaitIdOptions, WaitIdStatus, waitid};
 
 /// The child; killed and reaped on drop. Its pid is not reused before that.
@@ -114,6 +117,46 @@ unsafe fn become_user(uid: Uid, parent: u32) {
         if libc::getppid() as u32 != parent {
             libc::_exit(5);
         }
+    }
+}
+
+/// Words that a process shares with the children that it forks.
+pub struct SharedWords(&'static [AtomicU64]);
+
+impl SharedWords {
+    /// Maps this number of zeros.
+    pub fn new(count: usize) -> Result<Self> {
+        // If possible a file on disk instead of shared anonymous memory: its pages are not charged
+        // to the children's user.
+        let file = tempfile::tempfile_in("/var/tmp").or_else(|_| tempfile::tempfile());
+        let file = file.context("a temporary file")?;
+        rustix::fs::ftruncate(&file, (count * 8) as u64).context("a temporary file")?;
+        let (prot, flags) =
+            (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::POPULATE);
+        // SAFETY: a new mapping of the file's length, unmapped on drop only; atomics may be shared
+        // with the children.
+        let words = unsafe {
+            let at = mmap(std::ptr::null_mut(), count * 8, prot, flags, &file, 0);
+            std::slice::from_raw_parts(at.context("shared words")?.cast::<AtomicU64>(), count)
+        };
+        words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        Ok(Self(words))
+    }
+}
+
+impl Deref for SharedWords {
+    type Target = &'static [AtomicU64];
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl Drop for SharedWords {
+    fn drop(&mut self) {
+        let at = self.0.as_ptr().cast_mut().cast();
+        // SAFETY: the mapping made in `new`; nothing refers to it after this.
+        let _ = unsafe { munmap(at, size_of_val(self.0)) };
     }
 }
 

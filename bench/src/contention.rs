@@ -2,12 +2,11 @@
 //!
 //! Each client is a process. It reads orders from its stdin: `alone N` (N calls), or `together N`
 //! (calls until the next line arrives; prints `enough` after the N-th). After either it prints its
-//! times as one line of JSON.
+//! times, nanoseconds, as one line of JSON.
 
 use std::io::{BufRead, BufReader, Write, stdin, stdout};
-use std::os::unix::process::CommandExt;
-use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{ChildStdin, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,23 +14,22 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use binder_client::{Answer, Client, Options, Payload, Received, Session};
 use e2e::random::Random;
-use rustix::fd::OwnedFd;
 use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketType, accept, bind, connect, listen,
-    recv, send, socket,
+    AddressFamily, SocketAddrUnix, SocketType, accept, bind, connect, listen, socket,
 };
+use serde::{Deserialize, Serialize};
 
-use crate::affinity::Class;
+use crate::affinity::{self, Class};
 use crate::measure::message;
 use crate::peer::{Peer, report_ready};
-use crate::server;
-use crate::statistics::Tally;
+use crate::{server, sockets};
 
 /// Sizes of the calls, picked at random, bytes.
-pub const SIZES: [usize; 6] = [4, 128, 1024, 4096, 16_384, 65_536];
+const SIZES: [usize; 6] = [4, 128, 1024, 4096, 16_384, LARGEST];
+const LARGEST: usize = 65_536;
 
 /// The transport of the calls.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Transport {
     /// A binder device.
     Binder,
@@ -40,77 +38,34 @@ pub enum Transport {
     SeqPacket,
 }
 
-impl Transport {
-    fn word(self) -> &'static str {
-        match self {
-            Self::Binder => "binder",
-            Self::SeqPacket => "seqpacket",
-        }
-    }
+/// What a peer is.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Role {
+    /// A server with this number of threads, and CPU time of each call besides the echo.
+    Server(Transport, PathBuf, usize, Duration),
+    /// A client with a seed of its calls.
+    Client(Transport, PathBuf, Class, u64),
+    /// A program that occupies a CPU.
+    Spinner(Class),
+}
 
-    fn parse(word: &str) -> Result<Self> {
-        let all = [Self::Binder, Self::SeqPacket];
-        all.into_iter()
-            .find(|one| one.word() == word)
-            .with_context(|| format!("no transport {word}"))
+impl Role {
+    /// Starts a server or a spinner, as another user if one is given.
+    pub fn start(&self, uid: Option<u32>) -> Result<Peer> {
+        Peer::start_as(uid, &[&serde_json::to_string(self)?], Stdio::null(), Stdio::null())
     }
 }
 
-/// How the server works.
-#[derive(Clone, Copy, Debug)]
-pub struct ServerOptions {
-    /// Number of threads.
-    pub threads: usize,
-    /// CPU time of each call besides the echo.
-    pub work: Duration,
-    /// The user that it runs as; `None`: this one.
-    pub uid: Option<u32>,
-}
-
-/// A peer's main function: `server TRANSPORT PATH THREADS WORK_US`, `client TRANSPORT PATH CLASS
-/// SEED` or `spinner CLASS`.
+/// A peer's main function.
 pub fn serve(words: &[&str]) -> Result<()> {
-    match words {
-        ["server", transport, path, threads, work_us] => {
-            let threads = threads.parse().context("how many threads?")?;
-            let work = Duration::from_micros(work_us.parse().context("how much work?")?);
-            match Transport::parse(transport)? {
-                Transport::Binder => serve_binder(path, threads, work),
-                Transport::SeqPacket => serve_seqpacket(path, work),
-            }
+    match serde_json::from_str(words.first().context("no role")?)? {
+        Role::Server(Transport::Binder, path, threads, work) => {
+            serve_binder(crate::devices::path_text(&path)?, threads, work)
         }
-        ["spinner", class] => {
-            Class::parse(class)?.take()?;
-            report_ready();
-            loop {
-                std::hint::spin_loop();
-            }
-        }
-        ["client", transport, path, class, seed] => {
-            let seed = seed.parse().context("which seed?")?;
-            client(Transport::parse(transport)?, path, Class::parse(class)?, seed)
-        }
-        _ => bail!("no such peer: {words:?}"),
+        Role::Server(Transport::SeqPacket, path, _, work) => serve_seqpacket(&path, work),
+        Role::Client(transport, path, class, seed) => client(transport, &path, class, seed),
+        Role::Spinner(class) => affinity::spin(class),
     }
-}
-
-/// Starts the server.
-pub fn start_server(transport: Transport, path: &str, service: ServerOptions) -> Result<Peer> {
-    let (threads, work) = (service.threads.to_string(), service.work.as_micros().to_string());
-    let words = ["server", transport.word(), path, &threads, &work];
-    Peer::start_by(&words, |command| spawn_as(service.uid, command))
-}
-
-/// Starts a program that occupies a CPU.
-pub fn start_spinner(class: Class) -> Result<Peer> {
-    Peer::start(&["spinner", &class.name()], Stdio::null(), Stdio::null())
-}
-
-fn spawn_as(uid: Option<u32>, mut command: Command) -> std::io::Result<Child> {
-    if let Some(uid) = uid {
-        command.uid(uid);
-    }
-    command.spawn()
 }
 
 fn spin(work: Duration) {
@@ -121,9 +76,7 @@ fn spin(work: Duration) {
 }
 
 fn serve_binder(device: &str, threads: usize, work: Duration) -> Result<()> {
-    let client = Client::open(device, &Options::default())?;
-    let manager = client.become_context_manager();
-    manager.context("the device has a context manager already; give a device of its own")?;
+    let client = server::manager(device)?;
     server::serve(&client, threads, || {
         move |_: &mut Session<'_>, _: &Received<'_>| {
             spin(work);
@@ -132,33 +85,26 @@ fn serve_binder(device: &str, threads: usize, work: Duration) -> Result<()> {
     })
 }
 
-fn serve_seqpacket(path: &str, work: Duration) -> Result<()> {
+fn serve_seqpacket(path: &Path, work: Duration) -> Result<()> {
     let listener = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None)?;
-    bind(&listener, &SocketAddrUnix::new(path)?).with_context(|| path.to_owned())?;
+    bind(&listener, &SocketAddrUnix::new(path)?).with_context(|| path.display().to_string())?;
     listen(&listener, 16)?;
     report_ready();
     loop {
         let connection = accept(&listener)?;
-        thread::spawn(move || echo(&connection, work));
-    }
-}
-
-fn echo(connection: &OwnedFd, work: Duration) -> Result<()> {
-    let mut room = vec![0; SIZES[SIZES.len() - 1]];
-    loop {
-        let (len, _) = recv(connection, &mut room[..], RecvFlags::empty())?;
-        if len == 0 {
-            return Ok(());
-        }
-        spin(work);
-        send(connection, &room[..len], SendFlags::NOSIGNAL)?;
+        thread::spawn(move || {
+            sockets::echo(&connection, LARGEST, |_| {
+                spin(work);
+                Ok(())
+            })
+        });
     }
 }
 
 /// Sends a message and receives its echo.
 type Call<'c> = Box<dyn FnMut(&[u8]) -> Result<()> + 'c>;
 
-fn client(transport: Transport, path: &str, class: Class, seed: u64) -> Result<()> {
+fn client(transport: Transport, path: &Path, class: Class, seed: u64) -> Result<()> {
     class.take()?;
     match transport {
         Transport::Binder => {
@@ -176,17 +122,10 @@ fn client(transport: Transport, path: &str, class: Class, seed: u64) -> Result<(
         }
         Transport::SeqPacket => {
             let connection = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None)?;
-            connect(&connection, &SocketAddrUnix::new(path)?).with_context(|| path.to_owned())?;
-            let mut room = vec![0; SIZES[SIZES.len() - 1]];
-            obey(
-                seed,
-                Box::new(move |message| {
-                    send(&connection, message, SendFlags::NOSIGNAL)?;
-                    let (len, _) = recv(&connection, &mut room[..], RecvFlags::empty())?;
-                    anyhow::ensure!(len == message.len(), "a reply is cut");
-                    Ok(())
-                }),
-            )
+            connect(&connection, &SocketAddrUnix::new(path)?)
+                .with_context(|| path.display().to_string())?;
+            let mut room = vec![0; LARGEST];
+            obey(seed, Box::new(move |message| sockets::call(&connection, message, &mut room)))
         }
     }
 }
@@ -195,29 +134,24 @@ fn client(transport: Transport, path: &str, class: Class, seed: u64) -> Result<(
 fn obey(seed: u64, mut call: Call<'_>) -> Result<()> {
     let messages = SIZES.map(message);
     let mut random = Random::new(seed);
-    let (sender, orders) = channel();
-    thread::spawn(move || {
-        for line in stdin().lines().map_while(Result::ok) {
-            if sender.send(line).is_err() {
-                return;
-            }
-        }
-    });
+    let orders = lines(BufReader::new(stdin()));
     report_ready();
     while let Ok(order) = orders.recv() {
         let (kind, count) = order.split_once(' ').context("what am I to do?")?;
         let count: u64 = count.parse().context("how many calls?")?;
-        let mut tally = Tally::default();
+        let mut times: Vec<u64> = Vec::new();
         loop {
             let message = &messages[random.below(messages.len() as u64) as usize];
             let start = Instant::now();
             call(message)?;
-            tally.add(start.elapsed().as_nanos() as u64);
-            if kind == "alone" && tally.count >= count {
+            if count < u64::MAX {
+                times.push(start.elapsed().as_nanos() as u64);
+            }
+            if kind == "alone" && times.len() as u64 >= count {
                 break;
             }
             if kind != "alone" {
-                if tally.count == count {
+                if times.len() as u64 == count {
                     answer("enough")?;
                 }
                 match orders.try_recv() {
@@ -227,7 +161,7 @@ fn obey(seed: u64, mut call: Call<'_>) -> Result<()> {
                 }
             }
         }
-        answer(&serde_json::to_string(&tally)?)?;
+        answer(&serde_json::to_string(&times)?)?;
     }
     Ok(())
 }
@@ -247,25 +181,19 @@ pub struct Contender {
 }
 
 impl Contender {
-    /// Starts a client. An error if this process is not permitted to use the class.
-    pub fn start(transport: Transport, path: &Path, class: Class, seed: u64) -> Result<Self> {
-        Self::start_as(None, transport, path, class, seed)
-    }
-
-    /// As [`start`](Self::start), as another user.
-    pub fn start_as(
+    /// Starts a client, as another user if one is given. An error if this process is not permitted
+    /// to use the class.
+    pub fn start(
         uid: Option<u32>,
         transport: Transport,
         path: &Path,
         class: Class,
         seed: u64,
     ) -> Result<Self> {
-        let (name, seed) = (class.name(), seed.to_string());
-        let path = crate::devices::path_text(path)?;
-        let words = ["client", transport.word(), path, &name, &seed];
-        let (peer, orders, answers) =
-            Peer::start_talking_by(&words, |command| spawn_as(uid, command))?;
-        Ok(Self { class, _peer: peer, orders, lines: lines_of(answers) })
+        let role = Role::Client(transport, path.to_owned(), class, seed);
+        let words = [&serde_json::to_string(&role)?[..]];
+        let (peer, orders, answers) = Peer::start_talking(uid, &words)?;
+        Ok(Self { class, _peer: peer, orders, lines: lines(answers) })
     }
 
     /// Its class.
@@ -274,9 +202,9 @@ impl Contender {
     }
 
     /// Lets it make `count` calls without competitors, and waits for them for at most `patience`.
-    pub fn alone(&mut self, count: u64, patience: Duration) -> Result<Tally> {
+    pub fn alone(&mut self, count: u64, patience: Duration) -> Result<Vec<u64>> {
         self.order(&format!("alone {count}"))?;
-        self.tally(patience)
+        self.times(patience)
     }
 
     /// Lets it call until it is dropped.
@@ -300,7 +228,7 @@ impl Contender {
         }
     }
 
-    fn tally(&self, patience: Duration) -> Result<Tally> {
+    fn times(&self, patience: Duration) -> Result<Vec<u64>> {
         loop {
             let line = self.line(patience)?;
             let line = line.with_context(|| format!("{} does not answer", self.name()))?;
@@ -311,10 +239,11 @@ impl Contender {
     }
 }
 
-fn lines_of(answers: BufReader<ChildStdout>) -> Receiver<String> {
+/// Reads lines on a thread of its own, so that a read can be given up.
+fn lines(input: impl BufRead + Send + 'static) -> Receiver<String> {
     let (sender, lines) = channel();
     thread::spawn(move || {
-        for line in answers.lines().map_while(Result::ok) {
+        for line in input.lines().map_while(Result::ok) {
             if sender.send(line).is_err() {
                 return;
             }
@@ -325,7 +254,11 @@ fn lines_of(answers: BufReader<ChildStdout>) -> Receiver<String> {
 
 /// Lets all of them call concurrently, until the slowest has made `count` calls or `limit` is over;
 /// no client stops before.
-pub fn together(contenders: &mut [Contender], count: u64, limit: Duration) -> Result<Vec<Tally>> {
+pub fn together(
+    contenders: &mut [Contender],
+    count: u64,
+    limit: Duration,
+) -> Result<Vec<Vec<u64>>> {
     for contender in &mut *contenders {
         contender.order(&format!("together {count}"))?;
     }
@@ -337,19 +270,5 @@ pub fn together(contenders: &mut [Contender], count: u64, limit: Duration) -> Re
         contender.order("stop")?;
     }
     let patience = Duration::from_secs(30);
-    contenders.iter().map(|contender| contender.tally(patience)).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn transports_are_read_as_they_are_written() {
-        for transport in [Transport::Binder, Transport::SeqPacket] {
-            assert_eq!(Transport::parse(transport.word()).unwrap(), transport);
-        }
-        assert!(Transport::parse("pigeon").is_err());
-        assert!(serve(&["client", "pigeon"]).is_err());
-    }
+    contenders.iter().map(|contender| contender.times(patience)).collect()
 }

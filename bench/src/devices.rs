@@ -17,9 +17,6 @@ pub struct DeviceArguments {
     /// What the results call --device, as in "kernel-6.12" [default: "binder PATH"].
     #[arg(long, requires = "device")]
     pub subject: Option<String>,
-    /// A daemon that serves --device: runs on the same core, and its CPU time counts.
-    #[arg(long, requires = "device")]
-    pub daemon_pid: Option<u32>,
     /// Start a private headroom-binderd (found beside this program or in $HEADROOM_BIN_DIR) for
     /// each kind of mapping.
     #[arg(long)]
@@ -39,12 +36,15 @@ pub struct Device {
     pub name: String,
     /// Path of the device.
     pub path: PathBuf,
-    /// Pid of the daemon that serves it, if a process does.
-    pub daemon: Option<u32>,
     bus: Option<Bus>,
 }
 
 impl Device {
+    /// Pid of its daemon, if this program has started it.
+    pub fn daemon(&self) -> Option<u32> {
+        self.bus.as_ref().map(Bus::pid)
+    }
+
     /// Control socket of its daemon, if this program has started it.
     pub fn control_socket(&self) -> Option<&Path> {
         self.bus.as_ref().map(Bus::socket)
@@ -62,13 +62,18 @@ pub fn path_text(path: &Path) -> Result<&str> {
 }
 
 impl DeviceArguments {
-    /// Starts the program again if its calls are to go over rings, before it starts others.
+    /// Starts the program again if its calls are to go over rings, and raises its priority. To be
+    /// called before it starts others.
     pub fn prepare(&self) -> Result<()> {
-        if self.ring { rings::preload(rings::Accepting::Chosen) } else { Ok(()) }
+        if self.ring {
+            rings::preload(rings::Accepting::Chosen)?;
+        }
+        affinity::be_eager();
+        Ok(())
     }
 
-    /// Starts the private daemons and lists all devices. If `core` is given, these daemons and the
-    /// one that serves --device are bound to it.
+    /// Starts the private daemons and lists all devices. If `core` is given, these daemons are
+    /// bound to it.
     pub fn open(&self, core: Option<usize>) -> Result<Vec<Device>> {
         anyhow::ensure!(
             self.device.is_some() || self.headroom,
@@ -78,11 +83,7 @@ impl DeviceArguments {
         if let Some(path) = &self.device {
             let named = self.subject.clone();
             let name = named.unwrap_or_else(|| format!("binder {}", path.display()));
-            if let (Some(pid), Some(core)) = (self.daemon_pid, core) {
-                affinity::pin_process(pid, core).with_context(|| format!("process {pid}"))?;
-            }
-            let path = path.clone();
-            devices.push(Device { name, path, daemon: self.daemon_pid, bus: None });
+            devices.push(Device { name, path: path.clone(), bus: None });
         }
         if self.headroom {
             devices.extend(self.private_devices(core)?);
@@ -112,12 +113,7 @@ impl DeviceArguments {
                 if let Some(core) = core {
                     affinity::pin_process(bus.pid(), core).with_context(|| name.clone())?;
                 }
-                devices.push(Device {
-                    name,
-                    path: bus.device("binder"),
-                    daemon: Some(bus.pid()),
-                    bus: Some(bus),
-                });
+                devices.push(Device { name, path: bus.device("binder"), bus: Some(bus) });
             }
         }
         Ok(devices)

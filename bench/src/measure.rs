@@ -4,8 +4,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 
-use crate::affinity::{self, Bound};
-use crate::histogram::Histogram;
+use crate::affinity::Bound;
 
 /// Something whose round trips are timed.
 pub trait Subject {
@@ -26,49 +25,6 @@ pub trait Subject {
     }
 }
 
-/// A subject on one core, whatever the placement of the others.
-pub struct OnCore<S> {
-    subject: S,
-    core: usize,
-}
-
-impl<S: Subject> OnCore<S> {
-    /// Starts a subject whose processes are bound to the core.
-    pub fn start(core: usize, start: impl FnOnce() -> Result<S>) -> Result<Self> {
-        let _bound = affinity::bind(core)?;
-        Ok(Self { subject: start()?, core })
-    }
-}
-
-impl<S: Subject> Subject for OnCore<S> {
-    fn name(&self) -> &str {
-        self.subject.name()
-    }
-
-    fn round_trip(&mut self, message: &[u8], reply: &mut [u8]) -> Result<()> {
-        self.subject.round_trip(message, reply)
-    }
-
-    fn begin_block(&self) -> Result<Option<Bound>> {
-        affinity::bind(self.core).map(Some)
-    }
-
-    fn helpers(&self) -> Vec<u32> {
-        self.subject.helpers()
-    }
-}
-
-/// Number of round trips to measure.
-#[derive(Clone, Copy, Debug)]
-pub struct Plan {
-    /// Blocks per subject.
-    pub blocks: usize,
-    /// Round trips in a block.
-    pub block: usize,
-    /// Round trips before the first block, discarded.
-    pub warm_up: usize,
-}
-
 /// Times of one subject, microseconds.
 #[derive(Clone, Debug)]
 pub struct Summary {
@@ -84,8 +40,6 @@ pub struct Summary {
     pub max: f64,
     /// Median of each block.
     pub block_medians: Vec<f64>,
-    /// All round trips.
-    pub histogram: Histogram,
     /// Number of round trips.
     pub runs: usize,
 }
@@ -116,7 +70,6 @@ impl Summary {
             p999,
             max,
             block_medians: blocks.iter().map(median).collect(),
-            histogram: Histogram::of(&all),
             runs: all.len(),
         }
     }
@@ -127,25 +80,23 @@ impl Summary {
     }
 }
 
-/// Measures the subjects alternately with messages of `size` bytes; every reply must equal its
-/// message.
-pub fn interleave(
-    subjects: &mut [Box<dyn Subject>],
-    size: usize,
-    plan: Plan,
-) -> Result<Vec<Summary>> {
-    let message = message(size);
-    let mut reply = vec![0; size];
-    let mut samples: Vec<Vec<Vec<u64>>> = vec![Vec::new(); subjects.len()];
-    for subject in subjects.iter_mut() {
-        block(subject.as_mut(), plan.warm_up, &message, &mut reply)?;
-    }
-    for _ in 0..plan.blocks {
-        for (subject, samples) in subjects.iter_mut().zip(&mut samples) {
-            samples.push(block(subject.as_mut(), plan.block, &message, &mut reply)?);
+/// Measures the subjects alternately, so often, after a pass to warm up. Returns the results by
+/// subject.
+pub fn alternate<S, T>(
+    subjects: &mut [S],
+    passes: usize,
+    mut measure: impl FnMut(&mut S) -> Result<T>,
+) -> Result<Vec<Vec<T>>> {
+    let mut all: Vec<Vec<T>> = subjects.iter().map(|_| Vec::new()).collect();
+    for pass in 0..=passes {
+        for (subject, results) in subjects.iter_mut().zip(&mut all) {
+            let result = measure(subject)?;
+            if pass > 0 {
+                results.push(result);
+            }
         }
     }
-    Ok(samples.iter().map(|blocks| Summary::of_blocks(blocks)).collect())
+    Ok(all)
 }
 
 /// A message of `size` bytes in a fixed pattern.
@@ -216,12 +167,21 @@ mod tests {
 
     #[test]
     fn a_wrong_reply_is_an_error_not_a_fast_result() {
-        let plan = Plan { blocks: 1, block: 2, warm_up: 0 };
-        let mut subjects: Vec<Box<dyn Subject>> = vec![Box::new(Echo(Vec::new(), "liar"))];
-        let error = interleave(&mut subjects, 4, plan).unwrap_err();
+        let (message, mut reply) = (message(4), [0; 4]);
+        let error = block(&mut Echo(Vec::new(), "liar"), 2, &message, &mut reply).unwrap_err();
         assert_eq!(error.to_string(), "liar: a reply differs");
-        let mut subjects: Vec<Box<dyn Subject>> = vec![Box::new(Echo(Vec::new(), "honest"))];
-        let summaries = interleave(&mut subjects, 4, plan).unwrap();
-        assert_eq!(summaries[0].runs, 2);
+        let times = block(&mut Echo(Vec::new(), "honest"), 2, &message, &mut reply).unwrap();
+        assert_eq!(times.len(), 2);
+    }
+
+    #[test]
+    fn subjects_alternate_after_a_pass_that_does_not_count() {
+        let mut order = Vec::new();
+        let found = alternate(&mut ["a", "b"], 2, |subject| {
+            order.push(*subject);
+            Ok(order.len())
+        });
+        assert_eq!(found.unwrap(), [[3, 5], [4, 6]]);
+        assert_eq!(order, ["a", "b", "a", "b", "a", "b"]);
     }
 }

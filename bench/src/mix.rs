@@ -5,8 +5,6 @@
 //! are smaller than requests, and large parcels are rare.
 
 use std::fs::File;
-use std::io::{IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::process::Stdio;
 use std::thread;
@@ -16,21 +14,14 @@ use anyhow::{Context, Result, bail, ensure};
 use binder_client::{
     Answer, Call, Client, ClientError, Echo, Options, Parcel, Payload, Received, Session,
 };
-use binder_uapi::{
-    BINDER_TYPE_BINDER, BINDER_TYPE_FD, BINDER_TYPE_HANDLE, FLAT_BINDER_FLAG_ACCEPTS_FDS,
-    FlatBinderObject, TF_ACCEPT_FDS,
-};
+use binder_uapi::{BINDER_TYPE_FD, BINDER_TYPE_HANDLE, FlatBinderObject, TF_ACCEPT_FDS};
 use e2e::random::Random;
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, SocketFlags, SocketType, recv, recvmsg, send, sendmsg, socketpair, sockopt,
-};
 
 use crate::devices::Device;
 use crate::machine::process_cpu_ns;
 use crate::peer::{Peer, report_ready};
-use crate::server;
 use crate::timed_caller::{TimedCaller, execute_orders};
+use crate::{server, sockets};
 
 /// Kinds of operations, and their shares in percent.
 pub const KINDS: [(Kind, u64); 5] = [
@@ -150,14 +141,18 @@ pub fn operations(seed: u64, count: usize) -> Vec<Operation> {
 /// One replay of all clients.
 pub struct Replay {
     /// The operations of each client and their times, nanoseconds.
-    pub timed: Vec<Vec<(Operation, u64)>>,
+    timed: Vec<Vec<(Operation, u64)>>,
     /// CPU time of the daemon meanwhile; `None` without a daemon.
-    pub daemon_cpu_ns: Option<u64>,
+    daemon_cpu_ns: Option<u64>,
 }
 
 impl Replay {
-    /// Number of operations.
-    pub fn count(&self) -> usize {
+    /// CPU time of the daemon per operation, microseconds; `None` without a daemon.
+    pub fn daemon_cpu_us(&self) -> Option<f64> {
+        Some(self.daemon_cpu_ns? as f64 / 1000.0 / self.count() as f64)
+    }
+
+    fn count(&self) -> usize {
         self.timed.iter().map(Vec::len).sum()
     }
 
@@ -179,8 +174,8 @@ impl Replay {
 pub struct Clients {
     daemon: Option<u32>,
     callers: Vec<TimedCaller>,
-    // Clients before servers: dropped in this order.
-    _peers: Vec<Peer>,
+    // Dropped after the clients.
+    _servers: Vec<Peer>,
 }
 
 impl Clients {
@@ -193,7 +188,7 @@ impl Clients {
     pub fn over_binder(device: &Device, count: usize) -> Result<Self> {
         let path = device.path_text()?;
         let server = Peer::start(&["serve", path], Stdio::null(), Stdio::null())?;
-        Self::start(&device.name, device.daemon, vec![server], count, &["call", path])
+        Self::start(&device.name, device.daemon(), vec![server], count, &["call", path])
     }
 
     fn start(
@@ -203,20 +198,13 @@ impl Clients {
         count: usize,
         words: &[&str],
     ) -> Result<Self> {
-        let mut peers = Vec::new();
-        let mut callers = Vec::new();
-        for _ in 0..count {
-            let (peer, orders, replies) = Peer::start_talking(words)?;
-            peers.push(peer);
-            callers.push(TimedCaller::new(name, orders, replies));
-        }
-        peers.extend(servers);
-        Ok(Self { daemon, callers, _peers: peers })
+        let callers = (0..count).map(|_| TimedCaller::start(name, words));
+        Ok(Self { daemon, callers: callers.collect::<Result<_>>()?, _servers: servers })
     }
 
     /// Name in the results.
     pub fn name(&self) -> &str {
-        self.callers.first().map_or("", TimedCaller::name)
+        self.callers.first().map_or("", |caller| &caller.0)
     }
 
     /// All clients replay `count` operations, each those of a seed of its own. Returns the
@@ -239,9 +227,8 @@ impl Clients {
 }
 
 /// Main function of a peer.
-pub fn play(words: &[String]) -> Result<()> {
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    match words[..] {
+pub fn play(words: &[&str]) -> Result<()> {
+    match words {
         ["serve", device] => serve(device),
         ["call", device] => call(device),
         ["serve-socket"] => serve_socket(),
@@ -265,11 +252,7 @@ fn replay_orders(mut perform: impl FnMut(Operation) -> Result<()>) -> Result<()>
 }
 
 fn serve(device: &str) -> Result<()> {
-    let client = Client::open(device, &Options::default())?;
-    let flags = FLAT_BINDER_FLAG_ACCEPTS_FDS;
-    let object = FlatBinderObject { ty: BINDER_TYPE_BINDER, flags, binder: 0, cookie: 0 };
-    let manager = client.become_context_manager_ext(object);
-    manager.context("the device has a context manager already; give a device of its own")?;
+    let client = server::manager(device)?;
     server::serve(&client, THREADS, || handle)
 }
 
@@ -290,12 +273,19 @@ fn reply_to(session: &mut Session<'_>, incoming: &Received<'_>) -> Result<usize>
                 let reply = session.call(object.handle(), CALLBACK as u32, payload)?;
                 session.free(reply);
             }
-            // SAFETY: the driver has just installed this descriptor for this process.
-            BINDER_TYPE_FD => drop(unsafe { OwnedFd::from_raw_fd(object.binder as i32) }),
+            BINDER_TYPE_FD => close_file(&object),
             other => bail!("an object of type {other:#x}"),
         }
     }
     Ok(operation.reply)
+}
+
+/// Closes the file that came with a call as this object, if it is one.
+pub fn close_file(object: &FlatBinderObject) {
+    if object.ty == BINDER_TYPE_FD {
+        // SAFETY: the driver has just installed this descriptor for this process.
+        drop(unsafe { OwnedFd::from_raw_fd(object.binder as i32) });
+    }
 }
 
 fn call(device: &str) -> Result<()> {
@@ -341,31 +331,23 @@ fn one_way(session: &mut Session<'_>, code: u32, payload: Payload<'_>) -> Result
 }
 
 fn call_socket() -> Result<()> {
-    let flags = SocketFlags::CLOEXEC;
-    let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-    for socket in [&ours, &theirs] {
-        sockopt::set_socket_send_buffer_size(socket, 2 * LARGEST)?;
-    }
-    let _server = Peer::start_on(&["serve-socket"], theirs)?;
+    let (ours, theirs) = sockets::pair(LARGEST)?;
+    let _server = Peer::start(&["serve-socket"], theirs.into(), Stdio::null())?;
     let file = File::open("/dev/null")?;
     let (mut data, mut room) = (Vec::new(), vec![0; LARGEST]);
     replay_orders(|operation| {
         operation.write(&mut data);
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        let fds = [file.as_fd()];
-        if operation.kind == Kind::Descriptor {
-            ensure!(control.push(SendAncillaryMessage::ScmRights(&fds)), "no room");
-        }
-        sendmsg(&ours, &[IoSlice::new(&data)], &mut control, SendFlags::NOSIGNAL)?;
+        let files = [file.as_fd()];
+        let descriptor = operation.kind == Kind::Descriptor;
+        sockets::send_files(&ours, &data, if descriptor { &files } else { &[] })?;
         if operation.kind == Kind::OneWay {
             return Ok(());
         }
         if operation.kind == Kind::Nested {
-            let (len, _) = recv(&ours, &mut room[..], RecvFlags::empty())?;
-            send(&ours, &room[..len], SendFlags::NOSIGNAL)?;
+            let len = sockets::receive_files(&ours, &mut room)?;
+            sockets::send_files(&ours, &room[..len], &[])?;
         }
-        let (len, _) = recv(&ours, &mut room[..], RecvFlags::empty())?;
+        let len = sockets::receive_files(&ours, &mut room)?;
         ensure!(len == operation.reply, "{len} bytes came back");
         Ok(())
     })
@@ -376,22 +358,17 @@ fn serve_socket() -> Result<()> {
     let mut room = vec![0; LARGEST];
     report_ready();
     loop {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let parts = &mut [IoSliceMut::new(&mut room)];
-        let len = recvmsg(&socket, parts, &mut control, RecvFlags::CMSG_CLOEXEC)?.bytes;
+        let len = sockets::receive_files(&socket, &mut room)?;
         if len == 0 {
             return Ok(());
         }
-        // Closes a received descriptor.
-        drop(control);
         let operation = Operation::parse(&room[..len])?;
         if operation.kind == Kind::Nested {
-            send(&socket, b"callback", SendFlags::NOSIGNAL)?;
-            recv(&socket, &mut room[..], RecvFlags::empty())?;
+            sockets::send_files(&socket, b"callback", &[])?;
+            sockets::receive_files(&socket, &mut room)?;
         }
         if operation.kind != Kind::OneWay {
-            send(&socket, &vec![0; operation.reply], SendFlags::NOSIGNAL)?;
+            sockets::send_files(&socket, &vec![0; operation.reply], &[])?;
         }
     }
 }

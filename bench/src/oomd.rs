@@ -19,13 +19,13 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 /// Maximum of records to request: more than any benchmark causes.
 const RECORDS: u32 = 1000;
 
-/// Path of the daemon: as given, in `$HEADROOM_BIN_DIR`, or beside this program.
-pub fn program(given: Option<PathBuf>) -> Result<PathBuf> {
-    let folder = || match std::env::var_os("HEADROOM_BIN_DIR") {
-        Some(folder) => Some(PathBuf::from(folder)),
-        None => Some(std::env::current_exe().ok()?.parent()?.to_owned()),
+/// Path of the daemon: in `$HEADROOM_BIN_DIR`, or beside this program.
+fn program() -> Result<PathBuf> {
+    let folder = match std::env::var_os("HEADROOM_BIN_DIR") {
+        Some(folder) => PathBuf::from(folder),
+        None => std::env::current_exe()?.parent().context("no folder")?.to_owned(),
     };
-    let program = given.or_else(|| Some(folder()?.join(PROGRAM))).unwrap_or_default();
+    let program = folder.join(PROGRAM);
     anyhow::ensure!(program.exists(), "{} is missing: build it", program.display());
     Ok(program)
 }
@@ -34,20 +34,12 @@ pub fn program(given: Option<PathBuf>) -> Result<PathBuf> {
 pub struct Oomd {
     child: Child,
     folder: TempDir,
-    program: PathBuf,
-    notifier: String,
 }
 
 impl Oomd {
-    /// Starts a daemon with an empty configuration; `notifier` is `auto`, `bpf` or `proc`. Returns
-    /// once it answers.
-    pub fn start(program: &Path, notifier: &str) -> Result<Self> {
-        Self::start_with(program, notifier, "")
-    }
-
-    /// As [`start`](Oomd::start), with this configuration; the daemon enforces limits only, not the
-    /// machine's thresholds.
-    pub fn start_with(program: &Path, notifier: &str, limits: &str) -> Result<Self> {
+    /// Starts a daemon with these limits as its configuration; it does not watch the machine.
+    /// `notifier` is `auto`, `bpf` or `proc`. Returns once it answers.
+    pub fn start(notifier: &str, limits: &str) -> Result<Self> {
         let folder = tempfile::tempdir().context("a folder for the daemon")?;
         // Other users must be able to reach the sockets.
         let all = std::os::unix::fs::PermissionsExt::from_mode(0o755);
@@ -55,18 +47,8 @@ impl Oomd {
         let config = folder.path().join("oomd.toml");
         let text = format!("{limits}\n[machine]\nenabled = false\n");
         std::fs::write(&config, text).with_context(|| config.display().to_string())?;
-        let (program, notifier) = (program.to_owned(), notifier.to_owned());
-        let child = launch(&program, folder.path(), &notifier)?;
-        Ok(Self { child, folder, program, notifier })
-    }
-
-    /// Kills the daemon and starts another one in its place; limits that were set at run time are
-    /// lost.
-    pub fn replace(&mut self, pause: Duration) -> Result<()> {
-        self.child.kill_and_wait();
-        std::thread::sleep(pause);
-        self.child = launch(&self.program, self.folder.path(), &self.notifier)?;
-        Ok(())
+        let child = launch(&program()?, folder.path(), notifier)?;
+        Ok(Self { child, folder })
     }
 
     /// Its pid.
@@ -106,18 +88,6 @@ impl Oomd {
 
     fn call(&self, request: &Request) -> Result<Reply> {
         Ok(Client::connect(&self.socket())?.call(request)?)
-    }
-
-    /// Sets the limit of a user.
-    pub fn limit(&self, uid: Uid, hard_bytes: u64) -> Result<()> {
-        let reply = self.call(&Request::SetLimit {
-            account: AccountRef::user(uid),
-            hard_bytes,
-            soft_bytes: None,
-            grace_s: Some(0),
-        })?;
-        anyhow::ensure!(reply == Reply::Done, "no limit for uid {uid}: {reply:?}");
-        Ok(())
     }
 
     /// All decisions so far, newest first.

@@ -3,7 +3,6 @@
 //! Every process records when it touched each of its pages, so that the pages touched after the
 //! limit was exceeded are measured independently of the daemon.
 
-use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -11,23 +10,34 @@ use anyhow::{Context, Result};
 use control::Uid;
 use control::oomd::{KilledBy, Outcome, Why};
 use headroom_linux::clock::monotonic_ns;
-use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
-use crate::child::{Child, unused_uid};
-use crate::control_group::Memory;
+use crate::child::{Child, SharedWords, unused_uid};
+use crate::memory::Pages;
 use crate::oomd::{Oomd, PATIENCE};
 
 const PAGE: usize = 4096;
 
-/// The component that enforces the limit.
-#[derive(Clone, Copy, Debug)]
-pub enum Guard<'a> {
-    /// A daemon with this program, which watches with `auto`, `bpf` or `proc`.
-    Daemon(&'a Path, &'a str),
+/// What enforces the limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Guard {
+    /// The daemon, which watches in the kernel.
+    Bpf,
+    /// The daemon, which reads /proc on a timer.
+    Proc,
     /// The BPF programs of a daemon that is stopped.
-    Stopped(&'a Path),
-    /// A control group's own limit, and the kernel's OOM killer.
-    ControlGroup,
+    Stopped,
+}
+
+impl Guard {
+    /// Name in the results.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Bpf => "headroom",
+            Self::Proc => "headroom proc",
+            Self::Stopped => "headroom stopped",
+        }
+    }
 }
 
 /// What the processes do.
@@ -43,28 +53,18 @@ pub struct Load {
     pub pages: Pages,
 }
 
-/// The size of pages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pages {
-    /// 4 KiB.
-    Small,
-    /// 2 MiB, where the kernel has any.
-    Huge,
-}
-
 /// Results of one run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// Pages above the limit when the daemon (or its BPF program) decided to kill; for a control
-    /// group the maximum.
+    /// Pages above the limit when the daemon (or its BPF program) decided to kill.
     pub pages_over_at_kill: i64,
     /// These, and all pages that were touched from then until the signal or the victim's last page,
     /// whichever is later.
     pub pages_over_peak: i64,
     /// Processes killed, once all others had touched all of their pages.
     pub victims: usize,
-    /// From exceeding the limit to the signal, microseconds; `None` where it is not recorded.
-    pub signal_us: Option<u64>,
+    /// From exceeding the limit to the signal, microseconds.
+    pub signal_us: u64,
     /// From the signal until the victim's memory was back, microseconds.
     pub memory_back_us: Option<u64>,
     /// The signal was sent by the BPF program in the kernel.
@@ -73,31 +73,13 @@ pub struct Run {
 
 /// Memory that parent and children share: the start signal, and a time for each page of each child.
 struct Board {
-    words: &'static [AtomicU64],
+    words: SharedWords,
     pages_each: usize,
 }
 
 impl Board {
     fn new(children: usize, pages_each: usize) -> Result<Self> {
-        let words = 1 + children * pages_each;
-        // If possible a file on disk instead of shared anonymous memory: its pages are not charged
-        // to the user. Otherwise one page in 512 belongs to the board.
-        let file = tempfile::tempfile_in("/var/tmp").or_else(|_| tempfile::tempfile());
-        let file = file.context("a temporary file")?;
-        rustix::fs::ftruncate(&file, (words * 8) as u64).context("a temporary file")?;
-        let (prot, flags) =
-            (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::POPULATE);
-        // SAFETY: a new mapping of the file's length, unmapped on drop only; atomics may be shared
-        // with the children.
-        let words = unsafe {
-            let at = mmap(std::ptr::null_mut(), words * 8, prot, flags, &file, 0);
-            let at = at.context("the board of times")?;
-            std::slice::from_raw_parts(at.cast::<AtomicU64>(), words)
-        };
-        for word in words {
-            word.store(0, Ordering::Relaxed);
-        }
-        Ok(Self { words, pages_each })
+        Ok(Self { words: SharedWords::new(1 + children * pages_each)?, pages_each })
     }
 
     fn go(&self) -> &AtomicU64 {
@@ -107,14 +89,6 @@ impl Board {
     fn of(&self, child: usize) -> &'static [AtomicU64] {
         let from = 1 + child * self.pages_each;
         &self.words[from..from + self.pages_each]
-    }
-}
-
-impl Drop for Board {
-    fn drop(&mut self) {
-        let at = self.words.as_ptr().cast_mut().cast();
-        // SAFETY: the mapping made in `new`; nothing refers to it after the board.
-        let _ = unsafe { rustix::mm::munmap(at, std::mem::size_of_val(self.words)) };
     }
 }
 
@@ -135,6 +109,7 @@ fn start_child(board: &Board, child: usize, uid: Uid, load: &Load) -> Result<Chi
             libc::_exit(4)
         };
         if pages == Pages::Huge {
+            libc::prctl(libc::PR_SET_THP_DISABLE, 0, 0, 0, 0);
             libc::madvise(memory, len, libc::MADV_HUGEPAGE);
         }
         // Also charges the child to its user: the account begins with the first change.
@@ -160,17 +135,11 @@ fn start_child(board: &Board, child: usize, uid: Uid, load: &Load) -> Result<Chi
 /// Has processes of one user exceed its limit under a fresh guard. Together they allocate a
 /// sixteenth more than the limit; without one of them they would stay below it. A single process
 /// allocates twice the limit.
-pub fn run(guard: Guard<'_>, load: &Load) -> Result<Run> {
+pub fn run(guard: Guard, load: &Load) -> Result<Run> {
     let (limit_bytes, processes) = (load.limit_bytes, usize::from(load.processes));
     let uid = unused_uid();
-    let oomd = match guard {
-        Guard::Daemon(program, notifier) => Some(Oomd::start(program, notifier)?),
-        Guard::Stopped(program) => Some(Oomd::start(program, "bpf")?),
-        Guard::ControlGroup => None,
-    };
-    if let Some(oomd) = &oomd {
-        oomd.limit(uid, limit_bytes)?;
-    }
+    let limit = format!("[[limit]]\nuser = {uid}\nhard = {limit_bytes}\n");
+    let oomd = Oomd::start(if guard == Guard::Proc { "proc" } else { "bpf" }, &limit)?;
     let share = limit_bytes as usize / PAGE / processes;
     let pages = if processes == 1 { share * 2 } else { share + share / 16 };
     let board = Board::new(processes, pages)?;
@@ -183,42 +152,20 @@ pub fn run(guard: Guard<'_>, load: &Load) -> Result<Run> {
     }
     std::thread::sleep(load.rest);
     // Processes that are not killed continue to their last page; this must not cause another kill.
-    match (guard, oomd) {
-        (Guard::Daemon(..), Some(oomd)) => {
-            board.go().store(1, Ordering::Release);
-            let why = oomd.first_kill_ended()?;
-            let first = why.victim.as_ref().map(|victim| victim.pid);
-            let victims = count_victims(&board, &children, first);
-            evaluate(&board, &children, &why, victims)
-        }
-        (_, Some(oomd)) => {
-            oomd.stop();
-            board.go().store(1, Ordering::Release);
-            let victims = count_victims(&board, &children, Some(first_to_end(&children)?));
-            oomd.go_on();
-            let why = oomd.first_kill_ended()?;
-            let run = evaluate(&board, &children, &why, victims)?;
-            // The daemon, stopped meanwhile, noticed the release only much later.
-            Ok(Run { memory_back_us: None, ..run })
-        }
-        (_, None) => {
-            // Dropped before the children are: its members are killed first.
-            let group = Memory::create(limit_bytes)?;
-            children.iter().try_for_each(|child| group.take(child.pid()))?;
-            board.go().store(1, Ordering::Release);
-            let victims = count_victims(&board, &children, Some(first_to_end(&children)?));
-            let over = (group.most()? as i64 - limit_bytes as i64) / PAGE as i64;
-            children.iter().for_each(Child::kill_and_wait);
-            Ok(Run {
-                pages_over_at_kill: over,
-                pages_over_peak: over,
-                victims,
-                signal_us: None,
-                memory_back_us: None,
-                by_kernel: true,
-            })
-        }
+    if guard == Guard::Stopped {
+        oomd.stop();
+        board.go().store(1, Ordering::Release);
+        let victims = count_victims(&board, &children, Some(first_to_end(&children)?));
+        oomd.go_on();
+        let run = evaluate(&board, &children, &oomd.first_kill_ended()?, victims)?;
+        // The daemon, stopped meanwhile, noticed the release only much later.
+        return Ok(Run { memory_back_us: None, ..run });
     }
+    board.go().store(1, Ordering::Release);
+    let why = oomd.first_kill_ended()?;
+    let first = why.victim.as_ref().map(|victim| victim.pid);
+    let victims = count_victims(&board, &children, first);
+    evaluate(&board, &children, &why, victims)
 }
 
 /// The pid of the first child that is killed.
@@ -276,7 +223,7 @@ fn evaluate(board: &Board, children: &[Child], why: &Why, victims: usize) -> Res
         pages_over_at_kill: over,
         pages_over_peak: over + touched.len() as i64,
         victims,
-        signal_us: Some(signal_us),
+        signal_us,
         memory_back_us: match why.outcome {
             Outcome::Reclaimed { micros, .. } => Some(micros),
             _ => None,

@@ -1,8 +1,7 @@
-//! Human-readable tables, on stderr.
+//! Results that several benchmarks have.
 
-use crate::histogram;
 use crate::measure::Summary;
-use crate::results::{Key, Measurement, Value, print_estimate};
+use crate::results::Row;
 use crate::statistics::{Estimate, interquartile};
 
 /// A number of bytes with its unit.
@@ -14,56 +13,43 @@ pub fn bytes(n: usize) -> String {
     }
 }
 
-/// Prints the rows of one case: each subject, and its ratio to the baseline. The ratio is that of
-/// the medians in each pass, so load that lasts longer than a pass affects both alike.
-pub fn round_trips(bench: &str, case: &str, baseline: (&str, &str), results: &[(&str, Summary)]) {
-    let (baseline, over_baseline) = baseline;
-    let base = results.iter().find(|(name, _)| *name == baseline).map(|(_, summary)| summary);
-    for (subject, s) in results {
-        let key = |metric| Key { bench, case, subject, metric };
+/// A number of things: `1 process`, `4 processes`, for a word with this plural.
+pub fn number(n: u64, one: &str, many: &str) -> String {
+    format!("{n} {}", if n == 1 { one } else { many })
+}
+
+/// Prints the rows of one case: the baseline, which is the first subject, and the others with their
+/// ratio to it. The ratio is that of the medians in each pass, so load that lasts longer than a
+/// pass affects both alike.
+pub fn round_trips(bench: &str, case: &str, results: &[(&str, Summary)]) {
+    for (at, (subject, s)) in results.iter().enumerate() {
+        let mut row = Row::new(bench, case, subject, s.runs);
         // The median of all round trips, with the range of the passes.
-        let medians = interquartile(&s.block_medians);
-        let medians = medians.map(|range| Estimate { median: s.p50, runs: s.runs, ..range });
-        if let Some(medians) = &medians {
-            print_estimate(key("rtt_us_p50"), "us", medians);
+        if let Some(range) = interquartile(&s.block_medians) {
+            row.estimate("rtt_us_p50", &Estimate { median: s.p50, ..range }, "us");
         }
-        let line = |metric: &str, value: f64, unit| {
-            let key = Key { bench, case, subject, metric };
-            Measurement::new(key, Value { value, unit, runs: s.runs }).print();
-        };
-        line("rtt_us_p90", s.p90, "us");
-        line("rtt_us_p99", s.p99, "us");
-        line("rtt_us_p999", s.p999, "us");
-        line("rtt_us_max", s.max, "us");
-        for (bound, percent) in s.histogram.shares() {
-            line(&histogram::metric(bound), percent, "%");
+        row.value("rtt_us_p90", s.p90, "us");
+        row.value("rtt_us_p99", s.p99, "us");
+        row.value("rtt_us_p999", s.p999, "us");
+        row.value("rtt_us_max", s.max, "us");
+        if at > 0 {
+            row.quartiles("over_seqpacket", &s.over(&results[0].1), "ratio");
         }
-        let ratios = base.and_then(|base| interquartile(&s.over(base)));
-        if let Some(ratios) = ratios.as_ref().filter(|_| *subject != baseline) {
-            print_estimate(key(over_baseline), "ratio", ratios);
-        }
-        let [medians, ratios] = [medians, ratios].map(|e| e.map_or(String::new(), |e| e.text(2)));
-        eprintln!(
-            "{case:>8}  {subject:<24} {medians:>23} {:>9.2} {:>9.2} {:>9.2} {:>10.1}  {ratios}",
-            s.p90, s.p99, s.p999, s.max
-        );
     }
 }
 
-/// Prints the median and the quartiles of a metric. Returns them for a table; empty without values.
-pub fn quartiles(key: Key<'_>, unit: &str, values: &[f64], decimals: usize) -> String {
-    interquartile(values).map_or(String::new(), |estimate| {
-        print_estimate(key, unit, &estimate);
-        estimate.text(decimals)
-    })
-}
-
-/// Prints the head of the table of [`round_trips`].
-pub fn round_trips_head(baseline: &str) {
-    eprintln!(
-        "{:>8}  {:<24} {:>23} {:>9} {:>9} {:>9} {:>10}  over {baseline} (quartiles)",
-        "bytes", "round trip, us", "p50 (quartiles)", "p90", "p99", "p99.9", "max"
-    );
+/// Prints the rows of one case: rates of the baseline, which is the first subject, and of the
+/// others with their ratio to it pass by pass, and CPU time of the daemon per call, microseconds.
+pub fn rates(bench: &str, case: &str, results: &[(&str, Vec<f64>, Vec<f64>)]) {
+    for (at, (subject, rates, daemon_us)) in results.iter().enumerate() {
+        let mut row = Row::new(bench, case, subject, rates.len());
+        row.quartiles("calls_per_s", rates, "calls/s");
+        if at > 0 {
+            let ratios: Vec<f64> = rates.iter().zip(&results[0].1).map(|(a, b)| a / b).collect();
+            row.quartiles("rate_over_seqpacket", &ratios, "ratio");
+        }
+        row.quartiles("daemon_cpu_us", daemon_us, "us");
+    }
 }
 
 #[cfg(test)]
@@ -71,8 +57,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_read_well() {
+    fn sizes_and_numbers_read_well() {
         let shown = [0, 4, 1023, 1024, 1500, 65_536, 1 << 20].map(bytes);
         assert_eq!(shown, ["0 B", "4 B", "1023 B", "1 KiB", "1500 B", "64 KiB", "1 MiB"]);
+        let shown = [1, 4].map(|n| number(n, "process", "processes"));
+        assert_eq!(shown, ["1 process", "4 processes"]);
     }
 }

@@ -1,16 +1,14 @@
 //! Processes of one user that request far more memory, in small pieces, than its limit allows.
 
-use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use control::Uid;
 use control::oomd::{Outcome, Why};
 use machine_memory::bytes_of;
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
-use crate::child::{Child, unused_uid};
+use crate::child::{Child, SharedWords, unused_uid};
 use crate::machine;
 use crate::oomd::{Oomd, PATIENCE};
 
@@ -64,8 +62,6 @@ pub struct Plan {
     pub keep_free_mib: u64,
     /// A refused process keeps its memory until all others were refused, too, instead of exiting.
     pub hold: bool,
-    /// The daemon is killed during the run and replaced by a new one.
-    pub replace_daemon: bool,
 }
 
 /// Results of one run.
@@ -83,21 +79,10 @@ pub struct Run {
     pub granted: u64,
 }
 
-/// A page that parent and children share: the start signal, then the pieces that each child got.
-struct Counts(&'static [AtomicU64]);
+/// What parent and children share: the start signal, then the pieces that each child got.
+struct Counts(SharedWords);
 
 impl Counts {
-    fn new() -> Result<Self> {
-        let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
-        // SAFETY: a new page of zeros, unmapped on drop only; atomics may be shared with the
-        // children.
-        let words = unsafe {
-            let at = mmap_anonymous(std::ptr::null_mut(), PAGE, prot, flags).context("a page")?;
-            std::slice::from_raw_parts(at.cast::<AtomicU64>(), PAGE / 8)
-        };
-        Ok(Self(words))
-    }
-
     fn go(&self) -> &'static AtomicU64 {
         &self.0[0]
     }
@@ -116,16 +101,6 @@ impl Counts {
         &self.0[3 + child]
     }
 }
-
-impl Drop for Counts {
-    fn drop(&mut self) {
-        // SAFETY: the page mapped in `new`; nothing refers to it after this.
-        let _ = unsafe { munmap(self.0.as_ptr().cast_mut().cast(), PAGE) };
-    }
-}
-
-/// Maximum of [`Plan::processes`]: as many as the page has room to count.
-pub const MAX_PROCESSES: u16 = 256;
 
 /// Forks a child that, after the start signal, allocates piece after piece, writes to each and
 /// keeps it, until it has all that it wants or gets `NULL`. The caller must have one thread.
@@ -181,15 +156,15 @@ fn resident_pages(children: &[Child]) -> i64 {
     children.iter().filter_map(of).sum()
 }
 
-/// Starts the processes, which allocate concurrently, under a fresh daemon that watches with
-/// `notifier`, and waits until each has exited or was killed.
-pub fn run(program: &Path, notifier: &str, plan: &Plan) -> Result<Run> {
+/// Starts the processes, which allocate concurrently, under a fresh daemon, and waits until
+/// each has exited or was killed.
+pub fn run(plan: &Plan) -> Result<Run> {
     let uid = unused_uid();
     let limit = format!("[[limit]]\nuser = {uid}\nhard = {}\n", plan.limit);
-    let mut oomd = Oomd::start_with(program, notifier, &limit)?;
+    let oomd = Oomd::start("auto", &limit)?;
     // SAFETY: this program has one thread.
     unsafe { std::env::set_var("HEADROOM_LEASE_SOCKET", oomd.lease_socket()) };
-    let counts = Counts::new()?;
+    let counts = Counts(SharedWords::new(3 + plan.processes)?);
     let children: Vec<Child> = (0..plan.processes)
         .map(|child| start_child(&counts, child, uid, plan))
         .collect::<Result<_>>()?;
@@ -204,7 +179,7 @@ pub fn run(program: &Path, notifier: &str, plan: &Plan) -> Result<Run> {
         let pieces = (0..plan.processes).map(|child| counts.of(child).load(Ordering::Relaxed));
         pieces.sum::<u64>() * PIECE as u64
     };
-    let (mut most_pages, mut peak, mut replaced) = (0, 0, false);
+    let mut most_pages = 0;
     while !children.iter().all(Child::has_ended) {
         anyhow::ensure!(start.elapsed() < PATIENCE, "the processes do not end");
         let available = machine::available_mib()?;
@@ -213,11 +188,6 @@ pub fn run(program: &Path, notifier: &str, plan: &Plan) -> Result<Run> {
             "stopped: {available} MiB of memory are left, and {} are to be kept free",
             plan.keep_free_mib
         );
-        if plan.replace_daemon && !replaced && granted() > plan.limit / 4 {
-            replaced = true;
-            peak = oomd.account(uid)?.peak_bytes;
-            oomd.replace(Duration::from_millis(20))?;
-        }
         if children.iter().any(|child| child.has_ended() && !child.ended_well()) {
             // A killed process is never refused: the others must not wait for it.
             counts.refused().store(u64::MAX / 2, Ordering::Release);
@@ -228,16 +198,8 @@ pub fn run(program: &Path, notifier: &str, plan: &Plan) -> Result<Run> {
         std::thread::sleep(Duration::from_millis(1));
     }
     let kills = children.iter().filter(|child| child.was_killed()).count();
-    let records = loop {
-        let records = oomd.records()?;
-        let settled = records.iter().all(|why| why.outcome != Outcome::Dying);
-        if settled && records.iter().flat_map(Why::killed).count() >= kills {
-            break records;
-        }
-        anyhow::ensure!(start.elapsed() < PATIENCE, "{kills} died, but not by the daemon");
-        std::thread::sleep(Duration::from_millis(5));
-    };
-    peak = peak.max(oomd.account(uid)?.peak_bytes);
+    let records = records_of(&oomd, kills, start + PATIENCE)?;
+    let peak = oomd.account(uid)?.peak_bytes;
     let limit_pages = plan.limit as i64 / PAGE as i64;
     let over = records.iter().map(|why| why.used_bytes as i64 - why.hard_bytes as i64).max();
     let mut pages_over = (over.unwrap_or(0) / PAGE as i64).max(0);
@@ -253,4 +215,17 @@ pub fn run(program: &Path, notifier: &str, plan: &Plan) -> Result<Run> {
         usable_share: (in_use as f64 / plan.limit as f64).min(1.0),
         granted: granted(),
     })
+}
+
+/// The daemon's records, once they have as many kills as this and none is in progress.
+fn records_of(oomd: &Oomd, kills: usize, until: Instant) -> Result<Vec<Why>> {
+    loop {
+        let records = oomd.records()?;
+        let settled = records.iter().all(|why| why.outcome != Outcome::Dying);
+        if settled && records.iter().flat_map(Why::killed).count() >= kills {
+            return Ok(records);
+        }
+        anyhow::ensure!(Instant::now() < until, "{kills} died, but not by the daemon");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }

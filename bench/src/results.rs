@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::statistics::Estimate;
+use crate::statistics::{Estimate, estimate, interquartile};
 
 /// One result, one line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -58,22 +58,85 @@ impl Measurement {
         let (metric, unit) = (metric.to_owned(), unit.to_owned());
         Self { bench, case, subject, metric, value: rounded(value), unit, runs }
     }
+}
 
-    /// Prints it on stdout.
-    pub fn print(&self) {
-        if let Ok(line) = serde_json::to_string(self) {
+/// The figures of a subject in a case. Each is printed as a line of JSON on stdout; all together
+/// are a line on stderr once it is dropped.
+pub struct Row<'a> {
+    key: Key<'a>,
+    runs: usize,
+    text: String,
+}
+
+impl<'a> Row<'a> {
+    /// For figures that summarize this number of runs.
+    pub fn new(bench: &'a str, case: &'a str, subject: &'a str, runs: usize) -> Self {
+        let key = Key { bench, case, subject, metric: "" };
+        Self { key, runs, text: format!("{case:<28} {subject:<24}") }
+    }
+
+    fn print(&self, metric: &str, value: f64, unit: &str) -> f64 {
+        let value = Value { value, unit, runs: self.runs };
+        let measurement = Measurement::new(Key { metric, ..self.key }, value);
+        if let Ok(line) = serde_json::to_string(&measurement) {
             println!("{line}");
+        }
+        measurement.value
+    }
+
+    /// Prints a figure, unless it is not a finite number.
+    pub fn value(&mut self, metric: &str, value: f64, unit: &str) {
+        if value.is_finite() {
+            let value = self.print(metric, value, unit);
+            self.text += &format!("  {metric} {value} {unit}");
+        }
+    }
+
+    /// Prints a median as `METRIC`, and the ends of its interval as `METRIC_low` and `METRIC_high`.
+    pub fn estimate(&mut self, metric: &str, estimate: &Estimate, unit: &str) {
+        self.value(metric, estimate.median, unit);
+        let low = self.print(&format!("{metric}_low"), estimate.low, unit);
+        let high = self.print(&format!("{metric}_high"), estimate.high, unit);
+        self.text += &format!(" ({low} - {high})");
+    }
+
+    /// Prints the median and the quartiles; nothing without values.
+    pub fn quartiles(&mut self, metric: &str, values: &[f64], unit: &str) {
+        if let Some(range) = interquartile(values) {
+            self.estimate(metric, &range, unit);
+        }
+    }
+
+    /// Prints the median as `METRIC`, and the least and the most as `METRIC_min` and `METRIC_max`
+    /// if they are in `ends`; nothing without values.
+    pub fn median(&mut self, metric: &str, values: &[f64], unit: &str, ends: &[End]) {
+        let Some(found) = estimate(values) else { return };
+        self.value(metric, found.median, unit);
+        for end in ends {
+            let (name, best): (_, fn(f64, f64) -> f64) = match end {
+                End::Min => ("min", f64::min),
+                End::Max => ("max", f64::max),
+            };
+            if let Some(value) = values.iter().copied().reduce(best) {
+                self.value(&format!("{metric}_{name}"), value, unit);
+            }
         }
     }
 }
 
-/// Prints a median as `METRIC`, and the ends of its interval as `METRIC_low` and `METRIC_high`.
-pub fn print_estimate(key: Key<'_>, unit: &str, estimate: &Estimate) {
-    let Estimate { median, low, high, runs } = *estimate;
-    for (end, value) in [("", median), ("_low", low), ("_high", high)] {
-        let metric = format!("{}{end}", key.metric);
-        Measurement::new(Key { metric: &metric, ..key }, Value { value, unit, runs }).print();
+impl Drop for Row<'_> {
+    fn drop(&mut self) {
+        eprintln!("{}", self.text);
     }
+}
+
+/// An end of the range of some values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The least value.
+    Min,
+    /// The largest value.
+    Max,
 }
 
 fn rounded(value: f64) -> f64 {

@@ -1,19 +1,15 @@
 //! A client that sends a new node with every call, to a server that keeps them all.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result};
 use binder_client::{
-    Answer, Call, Client, ClientError, Errno, Options, Parcel, Received, RefuseAll, Service,
-    Session,
+    Answer, Call, Client, ClientError, Parcel, Received, RefuseAll, Service, Session,
 };
 use binder_uapi::TF_ACCEPT_FDS;
 
 use crate::peer::report_ready;
-
-/// Limit for a server to wait until its predecessor is gone from the device: the driver then has a
-/// million handles to drop.
-const PATIENCE: Duration = Duration::from_secs(120);
+use crate::server;
 
 struct Stash;
 
@@ -39,15 +35,7 @@ impl Service for Stash {
 
 /// The server: main function of a peer.
 pub fn serve(device: &str) -> Result<()> {
-    let client = Client::open(device, &Options::default())?;
-    let start = Instant::now();
-    while let Err(error) = client.become_context_manager() {
-        let busy = error.errno() == Some(Errno::BUSY) && start.elapsed() < PATIENCE;
-        if !busy {
-            return Err(error).context("a device without a context manager is needed");
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    let client = server::manager(device)?;
     let mut session = Session::new(&client);
     session.enter_looper()?;
     report_ready();

@@ -1,7 +1,5 @@
 //! Medians of a few runs and their confidence intervals.
 
-use serde::{Deserialize, Serialize};
-
 /// A median with its interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
@@ -13,14 +11,6 @@ pub struct Estimate {
     pub high: f64,
     /// Number of values.
     pub runs: usize,
-}
-
-impl Estimate {
-    /// The median with its interval, for a table: `2.05 (1.98-2.13)`.
-    pub fn text(&self, decimals: usize) -> String {
-        let Self { median, low, high, .. } = self;
-        format!("{median:.decimals$} ({low:.decimals$}-{high:.decimals$})")
-    }
 }
 
 /// The median of `values` and its 95 % interval, by ranks: independent of their distribution. Fewer
@@ -72,62 +62,6 @@ fn interval_rank(n: usize) -> usize {
     0
 }
 
-/// Times of one client, nanoseconds: all are counted, the first [`Tally::MAX_SAMPLES`] are kept.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Tally {
-    /// Number of times.
-    pub count: u64,
-    /// Sum, nanoseconds.
-    pub sum: u64,
-    /// Maximum, nanoseconds.
-    pub max: u64,
-    /// Minimum, nanoseconds; 0 if there is none.
-    pub min: u64,
-    /// Kept samples, in order of arrival until they are sorted.
-    pub samples: Vec<u64>,
-}
-
-impl Tally {
-    /// Bound of the memory in a long run (8 MiB).
-    pub const MAX_SAMPLES: usize = 1 << 20;
-
-    /// Adds one time.
-    pub fn add(&mut self, ns: u64) {
-        self.min = if self.count == 0 { ns } else { self.min.min(ns) };
-        self.max = self.max.max(ns);
-        self.count += 1;
-        self.sum += ns;
-        if self.samples.len() < Self::MAX_SAMPLES {
-            self.samples.push(ns);
-        }
-    }
-
-    /// Adds the samples of another tally.
-    pub fn merge(&mut self, other: &Self) {
-        if other.count == 0 {
-            return;
-        }
-        self.min = if self.count == 0 { other.min } else { self.min.min(other.min) };
-        self.max = self.max.max(other.max);
-        self.count += other.count;
-        self.sum += other.sum;
-        let room = Self::MAX_SAMPLES - self.samples.len().min(Self::MAX_SAMPLES);
-        self.samples.extend(other.samples.iter().take(room));
-    }
-
-    /// The mean, microseconds.
-    pub fn average_us(&self) -> f64 {
-        if self.count == 0 { 0.0 } else { self.sum as f64 / self.count as f64 / 1000.0 }
-    }
-
-    /// The value that `fraction` of the kept samples do not exceed, microseconds.
-    pub fn percentile_us(&self, fraction: f64) -> f64 {
-        let mut sorted = self.samples.clone();
-        sorted.sort_unstable();
-        crate::measure::percentile(&sorted, fraction) as f64 / 1000.0
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -150,7 +84,6 @@ mod tests {
         assert_eq!(quartiles(&[1.0, 2.0]), Some([1.25, 1.5, 1.75]));
         let estimate = Estimate { median: 1.5, low: 1.25, high: 1.75, runs: 2 };
         assert_eq!(interquartile(&[1.0, 2.0]), Some(estimate));
-        assert_eq!(estimate.text(2), "1.50 (1.25-1.75)");
     }
 
     #[test]
@@ -167,21 +100,5 @@ mod tests {
     #[test]
     fn one_wild_value_does_not_move_a_median() {
         assert_eq!(estimate(&[1.0, 1.0, 1.0, 1.0, 1e9]).unwrap().median, 1.0);
-    }
-
-    #[test]
-    fn tallies_add_up() {
-        let mut a = Tally::default();
-        let mut b = Tally::default();
-        [4000, 2000].into_iter().for_each(|ns| a.add(ns));
-        [9000, 1000, 3000].into_iter().for_each(|ns| b.add(ns));
-        a.merge(&b);
-        a.merge(&Tally::default());
-        assert_eq!((a.count, a.min, a.max, a.samples.len()), (5, 1000, 9000, 5));
-        assert_eq!((a.average_us(), a.percentile_us(0.5)), (3.8, 3.0));
-        let mut empty = Tally::default();
-        empty.merge(&b);
-        assert_eq!((empty.min, empty.average_us()), (1000, b.average_us()));
-        assert_eq!(Tally::default().average_us(), 0.0);
     }
 }

@@ -3,31 +3,23 @@
 
 use std::collections::VecDeque;
 use std::fs;
-use std::io::{BufRead, BufReader, Write, stdin, stdout};
-use std::process::{ChildStdin, ChildStdout};
-use std::ptr;
+use std::io::{Write, stdin, stdout};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use anyhow::{Context, Result};
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use crate::affinity::{self, Class};
 use crate::machine;
-use crate::peer::{Peer, report_ready};
+use crate::memory::{Memory, Pages};
+use crate::peer::{Worker, report_ready};
 
 /// The argument that makes a peer a stressor: `peer stress MIB CORE`.
 pub const KIND: &str = "stress";
 const CHUNK: usize = 16 << 20;
-const PAGE: usize = 4096;
 
-/// The stressor process, as the benchmark sees it. Killed on drop.
-pub struct Stressor {
-    _peer: Peer,
-    orders: ChildStdin,
-    answers: BufReader<ChildStdout>,
-    mib: u64,
-}
+/// The stressor process, as the benchmark sees it.
+pub struct Stressor(Worker);
 
 /// MiB of `wanted` that may be used when `available` are available and `keep_free` must stay free.
 pub fn allowance_mib(wanted: u64, available: u64, keep_free: u64) -> u64 {
@@ -39,13 +31,7 @@ impl Stressor {
     /// nothing yet.
     pub fn start(mib: u64, core: usize) -> Result<Self> {
         let words = [mib.to_string(), core.to_string()];
-        let (peer, orders, answers) = Peer::start_talking(&[KIND, &words[0], &words[1]])?;
-        Ok(Self { _peer: peer, orders, answers, mib })
-    }
-
-    /// Amount of memory that it uses, MiB.
-    pub fn mib(&self) -> u64 {
-        self.mib
+        Ok(Self(Worker::start(None, &[KIND, &words[0], &words[1]])?))
     }
 
     /// Returns once everything is allocated; the stressor keeps writing to it.
@@ -59,66 +45,33 @@ impl Stressor {
     }
 
     fn order(&mut self, order: &str, answer: &str) -> Result<()> {
-        writeln!(self.orders, "{order}").context("the memory stressor is gone")?;
-        let mut line = String::new();
-        self.answers.read_line(&mut line).context("the memory stressor")?;
-        anyhow::ensure!(
-            line.trim_end() == answer,
-            "the memory stressor printed \"{}\"",
-            line.trim()
-        );
+        self.0.order(order)?;
+        let printed = self.0.answer()?;
+        anyhow::ensure!(printed == answer, "the memory stressor printed \"{printed}\"");
         Ok(())
-    }
-}
-
-/// A private range of memory.
-struct Chunk(*mut u8);
-
-impl Chunk {
-    fn new() -> Result<Self> {
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new anonymous mapping at an address of the kernel's choice.
-        let at = unsafe { mmap_anonymous(ptr::null_mut(), CHUNK, protection, MapFlags::PRIVATE) };
-        Ok(Self(at.context("the memory stressor gets no memory")?.cast()))
-    }
-
-    fn touch(&mut self, value: u8) {
-        for page in (0..CHUNK).step_by(PAGE) {
-            // SAFETY: inside the mapping, to which no other code has a reference. Volatile, so that
-            // the compiler does not remove the write.
-            unsafe { self.0.add(page).write_volatile(value) };
-        }
-    }
-}
-
-impl Drop for Chunk {
-    fn drop(&mut self) {
-        // SAFETY: mapped by `new`, as long as this, and not used after.
-        let _ = unsafe { munmap(self.0.cast(), CHUNK) };
     }
 }
 
 fn hold_memory(mib: u64, stop: &AtomicBool, full: impl FnOnce() -> Result<()>) -> Result<()> {
     let mut chunks = VecDeque::new();
     for _ in 0..(mib << 20).div_ceil(CHUNK as u64) {
-        let mut chunk = Chunk::new()?;
-        chunk.touch(1);
+        let chunk = Memory::map(CHUNK, Pages::Small)?;
+        chunk.touch(0, 1);
         chunks.push_back(chunk);
     }
     full()?;
-    for pass in 0usize.. {
-        for chunk in &mut chunks {
+    loop {
+        for chunk in &chunks {
             if stop.load(Ordering::Relaxed) {
                 return Ok(());
             }
-            chunk.touch(pass as u8);
+            chunk.touch(0, 1);
         }
         // Frees the oldest first: never more than the agreed amount is held.
         if chunks.pop_front().is_some() {
-            chunks.push_back(Chunk::new()?);
+            chunks.push_back(Memory::map(CHUNK, Pages::Small)?);
         }
     }
-    Ok(())
 }
 
 fn write_line(word: &str) -> Result<()> {

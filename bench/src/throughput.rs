@@ -5,21 +5,19 @@
 //! message has the CPU time that the server's handler is to use, so the same pairs measure idle and
 //! busy handlers.
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{ChildStdin, ChildStdout, Stdio};
+use std::io::BufRead;
+use std::process::Stdio;
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use binder_client::{Answer, Client, Options, Payload, Received, Session, registry};
 use headroom_linux::clock::monotonic_ns;
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair,
-};
 
 use crate::devices::Device;
 use crate::machine::{process_cpu_ns, thread_cpu_ns};
-use crate::peer::{Peer, finish, report_ready};
+use crate::peer::{Peer, Worker, report_ready};
+use crate::{server, sockets};
 
 /// Time for which the clients call before their calls count.
 const WARM_UP: Duration = Duration::from_millis(50);
@@ -53,35 +51,16 @@ pub struct Rate {
 pub struct Pairs {
     name: String,
     daemon: Option<u32>,
-    clients: Vec<Caller>,
+    clients: Vec<Worker>,
     // Dropped after the clients.
     _servers: Vec<Peer>,
-}
-
-struct Caller {
-    /// `None`: it is finished.
-    intervals: Option<ChildStdin>,
-    counts: BufReader<ChildStdout>,
-    _peer: Peer,
-}
-
-impl Caller {
-    fn start(words: &[&str]) -> Result<Self> {
-        let (peer, intervals, counts) = Peer::start_talking(words)?;
-        Ok(Self { intervals: Some(intervals), counts, _peer: peer })
-    }
-}
-
-impl Drop for Caller {
-    fn drop(&mut self) {
-        finish(self.intervals.take(), &mut self.counts);
-    }
 }
 
 impl Pairs {
     /// Starts `count` pairs, each over a Unix socket pair.
     pub fn over_sockets(name: &str, count: usize) -> Result<Self> {
-        let clients = (0..count).map(|_| Caller::start(&["call-socket"])).collect::<Result<_>>()?;
+        let clients =
+            (0..count).map(|_| Worker::start(None, &["call-socket"])).collect::<Result<_>>()?;
         Ok(Self { name: name.to_owned(), daemon: None, clients, _servers: Vec::new() })
     }
 
@@ -95,9 +74,9 @@ impl Pairs {
         for number in 0..count {
             let name = number.to_string();
             servers.push(server(&["serve", path, &name])?);
-            clients.push(Caller::start(&["call", path, &name])?);
+            clients.push(Worker::start(None, &["call", path, &name])?);
         }
-        let (name, daemon) = (device.name.clone(), device.daemon);
+        let (name, daemon) = (device.name.clone(), device.daemon());
         Ok(Self { name, daemon, clients, _servers: servers })
     }
 
@@ -112,8 +91,7 @@ impl Pairs {
         let start = monotonic_ns() + WARM_UP.as_nanos() as u64;
         let end = start + load.period.as_nanos() as u64;
         for client in &mut *clients {
-            let intervals = client.intervals.as_mut().context("the client has ended")?;
-            writeln!(intervals, "{start} {end} {}", load.handler_us)?;
+            client.order(&format!("{start} {end} {}", load.handler_us))?;
         }
         let daemon_cpu = || self.daemon.map(process_cpu_ns).transpose();
         sleep_until(start);
@@ -122,10 +100,7 @@ impl Pairs {
         let (cpu_after, to) = (daemon_cpu()?, monotonic_ns());
         let mut calls = 0;
         for client in clients {
-            let mut line = String::new();
-            client.counts.read_line(&mut line)?;
-            let count = line.trim().parse::<u64>();
-            calls += count.with_context(|| format!("{}: a client has ended", self.name))?;
+            calls += client.answer().with_context(|| self.name.clone())?.parse::<u64>()?;
         }
         let calls_per_s = calls as f64 / load.period.as_secs_f64();
         let cpu_ns = cpu_before.zip(cpu_after).map(|(before, after)| after - before);
@@ -141,9 +116,8 @@ fn sleep_until(at: u64) {
 }
 
 /// Main function of a peer.
-pub fn play(words: &[String]) -> Result<()> {
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    match words[..] {
+pub fn play(words: &[&str]) -> Result<()> {
+    match words {
         ["registry", device] => serve_registry(device),
         ["serve", device, name] => serve(device, name),
         ["call", device, name] => call(device, name),
@@ -192,9 +166,7 @@ fn handle(message: &[u8]) -> Result<()> {
 }
 
 fn serve_registry(device: &str) -> Result<()> {
-    let client = Client::open(device, &Options::default())?;
-    let manager = client.become_context_manager();
-    manager.context("the device has a context manager already; give a device of its own")?;
+    let client = server::manager(device)?;
     report_ready();
     Ok(registry::serve(&mut Session::new(&client))?)
 }
@@ -224,28 +196,17 @@ fn call(device: &str, name: &str) -> Result<()> {
 }
 
 fn serve_socket() -> Result<()> {
-    let socket = std::io::stdin();
     report_ready();
-    let mut message = Message::default();
-    loop {
-        let (len, _) = recv(&socket, &mut message[..], RecvFlags::empty())?;
-        if len == 0 {
-            return Ok(());
-        }
-        handle(&message[..len])?;
-        send(&socket, &message[..len], SendFlags::NOSIGNAL)?;
-    }
+    sockets::echo(std::io::stdin(), size_of::<Message>(), handle)
 }
 
 fn call_socket() -> Result<()> {
-    let flags = SocketFlags::CLOEXEC;
-    let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-    let _server = Peer::start_on(&["serve-socket"], theirs)?;
+    let (ours, theirs) = sockets::pair(4096)?;
+    let _server = Peer::start(&["serve-socket"], theirs.into(), Stdio::null())?;
     let mut reply = Message::default();
     call_in_intervals(|message| {
-        send(&ours, &message, SendFlags::NOSIGNAL)?;
-        let (len, _) = recv(&ours, &mut reply[..], RecvFlags::empty())?;
-        ensure!(reply[..len] == message, "a reply differs");
+        sockets::call(&ours, &message, &mut reply)?;
+        ensure!(reply == message, "a reply differs");
         Ok(())
     })
 }

@@ -3,31 +3,20 @@
 //! It reads orders from its stdin, a line with two numbers: calls, and a parameter of each call. It
 //! replies with a line of the nanoseconds of each call.
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{ChildStdin, ChildStdout};
+use std::io::BufRead;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
 
-use crate::peer::finish;
+use crate::peer::Worker;
 
-/// The pipes to such a process.
-pub struct TimedCaller {
-    name: String,
-    /// `None`: it is finished.
-    orders: Option<ChildStdin>,
-    replies: BufReader<ChildStdout>,
-}
+/// Such a process, and the name of the subject in the results.
+pub struct TimedCaller(pub String, pub Worker);
 
 impl TimedCaller {
-    /// Takes the pipes of a process; `name` is that of the subject in the results.
-    pub fn new(name: &str, orders: ChildStdin, replies: BufReader<ChildStdout>) -> Self {
-        Self { name: name.to_owned(), orders: Some(orders), replies }
-    }
-
-    /// Name in the results.
-    pub fn name(&self) -> &str {
-        &self.name
+    /// Starts a peer.
+    pub fn start(name: &str, words: &[&str]) -> Result<Self> {
+        Ok(Self(name.to_owned(), Worker::start(None, words)?))
     }
 
     /// Requests `calls` calls with this parameter. Returns nanoseconds per call.
@@ -38,24 +27,16 @@ impl TimedCaller {
 
     /// Requests `calls` calls with this parameter.
     pub fn order(&mut self, calls: usize, parameter: usize) -> Result<()> {
-        let orders = self.orders.as_mut().context("the caller has ended")?;
-        writeln!(orders, "{calls} {parameter}").with_context(|| self.name.clone())
+        self.1.order(&format!("{calls} {parameter}")).with_context(|| self.0.clone())
     }
 
     /// Waits for the times of the requested calls, nanoseconds.
     pub fn times(&mut self, calls: usize) -> Result<Vec<u64>> {
-        let mut line = String::new();
-        self.replies.read_line(&mut line)?;
+        let line = self.1.answer().with_context(|| self.0.clone())?;
         let times = line.split_whitespace().map(str::parse).collect::<Result<Vec<u64>, _>>();
-        let times = times.with_context(|| format!("{}: {}", self.name, line.trim()))?;
-        anyhow::ensure!(times.len() == calls, "{}: its caller has ended", self.name);
+        let times = times.with_context(|| format!("{}: {line}", self.0))?;
+        anyhow::ensure!(times.len() == calls, "{}: {} of {calls} times", self.0, times.len());
         Ok(times)
-    }
-}
-
-impl Drop for TimedCaller {
-    fn drop(&mut self) {
-        finish(self.orders.take(), &mut self.replies);
     }
 }
 

@@ -22,8 +22,8 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Counts `event`, as `kmem/mm_page_alloc`, where `filter` is true (empty: always), on behalf
-    /// of the processes `pids` (empty: all). An error names what is missing.
+    /// Counts `event`, as `kmem/mm_page_alloc`, where `filter` is true, on behalf of the
+    /// processes `pids`. An error names what is missing.
     pub fn start(event: &str, filter: &str, pids: &[u32]) -> Result<Self> {
         Self::start_in(Path::new(TRACEFS), event, filter, pids)
     }
@@ -38,21 +38,12 @@ impl Trace {
         fs::create_dir(&instance).with_context(|| format!("cannot make {}", instance.display()))?;
         let trace = Self { event: instance.join("events").join(event), instance };
         write(&trace.instance.join("buffer_size_kb"), BUFFER_KIB)?;
-        if !filter.is_empty() {
-            write(&trace.event.join("filter"), filter)?;
-        }
-        if !pids.is_empty() {
-            let threads: Result<Vec<Vec<String>>> = pids.iter().map(|pid| threads(*pid)).collect();
-            write(&trace.instance.join("options/event-fork"), "1")?;
-            write(&trace.instance.join("set_event_pid"), &threads?.concat().join(" "))?;
-        }
+        write(&trace.event.join("filter"), filter)?;
+        let threads: Result<Vec<Vec<String>>> = pids.iter().map(|pid| threads(*pid)).collect();
+        write(&trace.instance.join("options/event-fork"), "1")?;
+        write(&trace.instance.join("set_event_pid"), &threads?.concat().join(" "))?;
         write(&trace.event.join("enable"), "1")?;
         Ok(trace)
-    }
-
-    /// Stops counting: events caused by reading the buffer must not count.
-    pub fn stop(&self) -> Result<()> {
-        write(&self.event.join("enable"), "0")
     }
 
     /// Number of events so far, including those that are not in the buffer any more.
@@ -65,13 +56,6 @@ impl Trace {
             Ok(happened(&text))
         })
         .sum()
-    }
-
-    /// The events in the buffer, a line each.
-    pub fn lines(&self) -> Result<Vec<String>> {
-        let path = self.instance.join("trace");
-        let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-        Ok(text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect())
     }
 }
 
@@ -139,7 +123,6 @@ mod tests {
         let memory = vec![1u8; 4 << 20];
         assert!(std::hint::black_box(&memory).iter().all(|byte| *byte == 1));
         assert!(trace.count().unwrap() > before);
-        assert!(trace.lines().unwrap().iter().any(|line| line.contains("mm_page_alloc")));
         let instance = trace.instance.clone();
         drop(trace);
         assert!(!instance.exists());

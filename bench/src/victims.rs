@@ -8,27 +8,38 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use machine_memory::bytes_of;
-use reclaim::{Options, Progress, Reap, Reaper, Reclaim, Victim};
+use reclaim::{Progress, Reaper, Reclaim, Victim};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
+use serde::{Deserialize, Serialize};
 
 use crate::affinity::{self, Class};
 use crate::control_group::{ControlGroup, Rule};
+use crate::memory::{Back, Layout, Memory};
 use crate::oomd::PATIENCE;
 use crate::peer::{Peer, report_ready};
-use crate::victim_memory::{Back, Layout, Memory, Pages};
 
-/// The argument that makes a peer a victim: `peer victim MIB small|huge one|many THREADS CLASS`.
-pub const VICTIM: &str = "victim";
-/// The argument that makes a peer a busy loop.
-pub const BUSY: &str = "busy";
+/// What a peer is.
+#[derive(Serialize, Deserialize)]
+enum Role {
+    Victim(Layout, Condition),
+    /// A busy loop of ordinary priority.
+    Competitor,
+}
+
+impl Role {
+    fn start(&self) -> Result<Peer> {
+        Peer::start(&[&serde_json::to_string(self)?], Stdio::null(), Stdio::null())
+    }
+}
+
 static LAST_TOKEN: AtomicU64 = AtomicU64::new(0);
 const PAGE: u64 = 4096;
 /// Time for competitors and quotas to take effect.
 const SETTLE: Duration = Duration::from_millis(20);
 
 /// State of a victim when it is killed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Condition {
     /// Asleep on a core that no other process of the benchmark uses.
     Idle,
@@ -64,45 +75,33 @@ impl Condition {
         Self::Eight,
     ];
 
+    /// Name in the results, class, threads, victims.
+    fn parts(self) -> (&'static str, Class, usize, u64) {
+        match self {
+            Self::Idle => ("idle core", Class::Nice(0), 1, 1),
+            Self::SchedIdle => ("SCHED_IDLE under competition", Class::Idle, 1, 1),
+            Self::Nice19 => ("nice 19 under competition", Class::Nice(19), 1, 1),
+            Self::Throttled => ("throttled to 5 %", Class::Nice(0), 1, 1),
+            Self::Stopped => ("stopped", Class::Nice(0), 1, 1),
+            Self::Frozen => ("frozen", Class::Nice(0), 1, 1),
+            Self::Threads => ("64 threads", Class::Nice(0), 64, 1),
+            Self::Mappings => ("many mappings", Class::Nice(0), 1, 1),
+            Self::Eight => ("8 victims at once", Class::Nice(0), 1, 8),
+        }
+    }
+
     /// Name in the results.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Idle => "idle core",
-            Self::SchedIdle => "SCHED_IDLE under competition",
-            Self::Nice19 => "nice 19 under competition",
-            Self::Throttled => "throttled to 5 %",
-            Self::Stopped => "stopped",
-            Self::Frozen => "frozen",
-            Self::Threads => "64 threads",
-            Self::Mappings => "many mappings",
-            Self::Eight => "8 victims at once",
-        }
+        self.parts().0
     }
 
     /// A condition in which a victim frees nothing, or hardly anything, by the signal alone.
     pub fn is_starved(self) -> bool {
-        matches!(self, Self::SchedIdle | Self::Nice19 | Self::Frozen)
-    }
-
-    fn threads(self) -> usize {
-        if self == Self::Threads { 64 } else { 1 }
-    }
-
-    fn victims(self) -> u64 {
-        if self == Self::Eight { 8 } else { 1 }
+        self.competition() || self == Self::Frozen
     }
 
     fn competition(self) -> bool {
         matches!(self, Self::SchedIdle | Self::Nice19)
-    }
-
-    fn class(self) -> &'static str {
-        match self {
-            Self::SchedIdle => "idle",
-            Self::Nice19 => "nice 19",
-            Self::Throttled => "busy",
-            _ => "nice 0",
-        }
     }
 
     fn rule(self) -> Option<Rule> {
@@ -121,8 +120,6 @@ pub enum KillMethod {
     Signal,
     /// The crate `reclaim`, as the daemon uses it.
     Reclaim,
-    /// The crate `reclaim` in one call, as `headroom kill` uses it.
-    OneCall,
 }
 
 /// Result of a kill.
@@ -134,35 +131,21 @@ pub struct Killed {
     pub exit: Option<Duration>,
 }
 
-/// Main function of a peer, by its arguments after `peer`; `None` for another kind of peer.
-pub fn serve(words: &[String]) -> Option<Result<()>> {
-    match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        [BUSY] => Some(be_busy()),
-        [VICTIM, mib, pages, mappings, threads, class] => {
-            Some(be_victim([mib, pages, mappings], threads, class))
-        }
-        _ => None,
+/// Main function of a peer.
+pub fn serve(words: &[&str]) -> Result<()> {
+    match serde_json::from_str(words.first().context("no role")?)? {
+        Role::Competitor => affinity::spin(Class::Nice(0)),
+        Role::Victim(layout, condition) => be_victim(layout, condition),
     }
 }
 
-fn be_busy() -> Result<()> {
-    Class::Nice(0).take()?;
-    report_ready();
-    loop {
-        std::hint::spin_loop();
-    }
-}
-
-fn be_victim([mib, pages, mappings]: [&str; 3], threads: &str, class: &str) -> Result<()> {
+fn be_victim(layout: Layout, condition: Condition) -> Result<()> {
     // Not the raised priority of the parent.
     Class::Nice(0).take()?;
     // If memory does run out, the kernel kills this process first.
     let _ = fs::write("/proc/self/oom_score_adj", "1000");
-    let pages = if pages == "huge" { Pages::Huge } else { Pages::Small };
-    let many_mappings = mappings == "many";
-    let layout = Layout { mib: mib.parse().context("how many MiB?")?, pages, many_mappings };
-    let memory = Memory::map(layout)?;
-    let threads: usize = threads.parse().context("how many threads?")?;
+    let memory = Memory::map((layout.mib as usize) << 20, layout.pages)?;
+    let (_, class, threads, _) = condition.parts();
     let all_touched = std::sync::Barrier::new(threads);
     std::thread::scope(|scope| -> Result<()> {
         for part in 1..threads {
@@ -177,31 +160,18 @@ fn be_victim([mib, pages, mappings]: [&str; 3], threads: &str, class: &str) -> R
         }
         memory.touch(0, threads);
         all_touched.wait();
-        if many_mappings {
-            memory.split(pages)?;
+        if layout.many_mappings {
+            memory.split(layout.pages)?;
         }
-        match class {
-            "idle" => be_idle()?,
-            "busy" => {}
-            class => Class::parse(class)?.take()?,
+        if condition == Condition::Throttled {
+            return affinity::spin(class);
         }
+        class.take()?;
         report_ready();
         loop {
-            if class == "busy" {
-                std::hint::spin_loop();
-            } else {
-                std::thread::park();
-            }
+            std::thread::park();
         }
     })
-}
-
-fn be_idle() -> Result<()> {
-    let parameter = libc::sched_param { sched_priority: 0 };
-    // SAFETY: the kernel reads the structure, which is ours.
-    let done = unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &parameter) };
-    anyhow::ensure!(done == 0, "SCHED_IDLE: {}", std::io::Error::last_os_error());
-    Ok(())
 }
 
 /// A victim and its process.
@@ -214,11 +184,7 @@ struct One {
 
 impl One {
     fn start(layout: Layout, condition: Condition, core: usize) -> Result<Self> {
-        let kind = if layout.pages == Pages::Huge { "huge" } else { "small" };
-        let mappings = if layout.many_mappings { "many" } else { "one" };
-        let [size, threads] = [layout.mib.to_string(), condition.threads().to_string()];
-        let words = [VICTIM, &size, kind, mappings, &threads, condition.class()];
-        let peer = Peer::start(&words, Stdio::null(), Stdio::null())?;
+        let peer = Role::Victim(layout, condition).start()?;
         affinity::pin_process(peer.pid(), core)?;
         let victim = Victim::open(peer.pid())?;
         if condition == Condition::Stopped {
@@ -245,8 +211,9 @@ pub struct Ready {
 impl Ready {
     /// Starts victims on `core`, whose memory in total is as in `layout`.
     pub fn start(layout: Layout, condition: Condition, core: usize) -> Result<Self> {
-        let layout = Layout { mib: layout.mib / condition.victims(), ..layout };
-        let victims = (0..condition.victims()).map(|_| One::start(layout, condition, core));
+        let (_, _, _, victims) = condition.parts();
+        let layout = Layout { mib: layout.mib / victims, ..layout };
+        let victims = (0..victims).map(|_| One::start(layout, condition, core));
         let victims = victims.collect::<Result<Vec<_>>>()?;
         let group = condition.rule().map(ControlGroup::create).transpose()?;
         if let Some(group) = &group {
@@ -254,7 +221,7 @@ impl Ready {
         }
         let mut busy = None;
         if condition.competition() {
-            let competitor = Peer::start(&[BUSY], Stdio::null(), Stdio::null())?;
+            let competitor = Role::Competitor.start()?;
             affinity::pin_process(competitor.pid(), core)?;
             busy = Some(competitor);
         }
@@ -300,15 +267,6 @@ impl Ready {
                 left = Some(self.resident());
                 exited = self.wait_for_all(until)?.then(Instant::now);
             }
-            KillMethod::OneCall => {
-                let options = Options { deadline: patience, ..Options::default() };
-                let mut reap = Reap::begin(self.clones(), &options).context("the victims")?;
-                let status = reap.wait_with_progress(Duration::MAX, |_| {});
-                let all_gone = status.is_ok_and(|status| status.gone == status.victims);
-                exited = all_gone.then(Instant::now);
-                back = reap.status().memory_back.map(|after| start + after);
-                left = Some(self.resident());
-            }
         }
         let resident = left.unwrap_or_else(|| self.resident());
         let left = match (back, resident) {
@@ -328,10 +286,6 @@ impl Ready {
         let gone = self.wait_for_all(Instant::now() + PATIENCE)?;
         anyhow::ensure!(gone, "the victim does not die");
         Ok(Killed { back, exit: exited.map(|exited| exited - start) })
-    }
-
-    fn clones(&self) -> Vec<Victim> {
-        self.victims.iter().map(|one| one.victim.clone()).collect()
     }
 
     fn resident(&self) -> u64 {

@@ -93,12 +93,11 @@ fn overshoot_reports_pages_and_victims_of_each_guard() {
         let bounds = [16.0, inherited[1] / 2.0, inherited[2] / 2.0];
         assert!(over.iter().zip(bounds).all(|(over, bound)| *over <= bound), "{subject}: {over:?}");
     }
-    for subject in ["headroom stopped", "memory cgroup"] {
-        let victims = values(&lines, subject, "victims", &PROCESSES);
-        assert!(victims.iter().all(|value| *value > 0.0), "{subject}: {victims:?}");
-        let over = values(&lines, subject, "pages_over_at_kill_max", &PROCESSES);
-        assert!(over.iter().all(|value| *value >= 0.0), "{subject}: {over:?}");
-    }
+    let victims = values(&lines, "headroom stopped", "victims", &PROCESSES);
+    assert!(victims.iter().all(|value| *value > 0.0), "{victims:?}");
+    assert!(inherited.iter().all(|value| *value >= 0.0), "{inherited:?}");
+    let in_kernel = values(&lines, "headroom proc", "killed_in_kernel", &PROCESSES);
+    assert_eq!(in_kernel, [0.0; 3]);
 }
 
 #[test]
@@ -157,12 +156,8 @@ fn notifier_reports_cpu_time_over_that_without_it() {
     let faults = ["1 process", "4 processes", "8 processes", "8 processes, above the soft limit"];
     let other = ["1 process, huge pages", "forks", "compiler"];
     let everywhere = [&faults[..], &other[..]].concat();
-    for (subject, cases) in [
-        ("headroom", &everywhere[..]),
-        ("headroom, no limit", &faults[..3]),
-        ("naive scan an event", &faults[..3]),
-        ("timer, 200 ms", &faults[..3]),
-    ] {
+    for (subject, cases) in [("headroom", &everywhere[..]), ("headroom, no limit", &everywhere[..])]
+    {
         let [low, middle, high] = ["cpu_over_off_low", "cpu_over_off", "cpu_over_off_high"]
             .map(|metric| values(&lines, subject, metric, cases));
         for ((low, middle), high) in low.iter().zip(&middle).zip(&high) {
@@ -193,7 +188,7 @@ fn reclaim_reports_rates_of_every_kind_of_victim_with_and_without_help() {
         .flat_map(|size| conditions.map(|condition| format!("{size}, {condition}")))
         .collect();
     let wanted: Vec<&str> = wanted.iter().map(String::as_str).collect();
-    for subject in ["kill", "headroom kill", "headroom"] {
+    for subject in ["kill", "headroom"] {
         for metric in ["mb_per_s", "mb_per_s_min", "over_limit"] {
             let found = values(&lines, subject, metric, &wanted);
             // By the signal alone a victim that hardly runs may free nothing in time.
@@ -229,7 +224,4 @@ fn malloc_gets_its_callers_killed_and_tmalloc_refuses_in_time() {
     let shares = values(&lines, "tmalloc", "usable_share", &PROCESSES);
     // In reservations, shared pages count for each process: a few percent of the small limit here.
     assert!(shares.iter().all(|share| *share >= 0.9 && *share <= 1.0), "{shares:?}");
-    let costs =
-        values(&lines, "tmalloc", "cost_over_malloc", &["16 B, 1 thread", "1 MiB, 8 threads"]);
-    assert!(costs.iter().all(|cost| *cost > 0.0), "{costs:?}");
 }

@@ -204,7 +204,7 @@ class Plan:
     # --- benchmarks on the instruction-count clock
 
     def roundtrip(self, guest: Guest, out: Path) -> None:
-        """Empty and larger calls, beside sockets, pipes and futexes."""
+        """Empty and larger calls, beside sockets."""
         self.bench(guest, out, ["roundtrip", "--pinned", "--sizes", "4,1024,4096,16384,65536", "--blocks", "5", "--block", "100"])
 
     def handles(self, guest: Guest, out: Path) -> None:

@@ -9,120 +9,7 @@ use crate::figures::{Clock, Figures, View};
 use crate::metric;
 use crate::number;
 use crate::pivot;
-
-/// A claim about one metric. It must hold in every measured case, on every kernel and clock.
-struct Claim {
-    text: &'static str,
-    bench: &'static str,
-    metric: &'static str,
-    /// The only case that counts; `None`: all.
-    case: Option<&'static str>,
-    /// Our subject: itself, or followed by a kernel.
-    subject: &'static str,
-    bound: Bound,
-    anchor: Anchor,
-}
-
-/// The direction in which the anchor limits our figure.
-#[derive(Clone, Copy)]
-enum Bound {
-    AtMost,
-    AtLeast,
-}
-
-/// The figure that ours is compared with.
-enum Anchor {
-    /// A published figure, or a goal, with its origin.
-    Fixed(f64, &'static str),
-    /// The best of the subjects with these prefixes in the same case, by the same clock.
-    BestOf(&'static [&'static str]),
-}
-
-use Anchor::{BestOf, Fixed};
-use Bound::{AtLeast, AtMost};
-
-const fn claim(text: &'static str, bench: &'static str, metric: &'static str) -> Claim {
-    let (bound, anchor) = (AtMost, Fixed(0.0, "goal"));
-    Claim { text, bench, metric, case: None, subject: "headroom", bound, anchor }
-}
-
-impl Claim {
-    const fn of(mut self, subject: &'static str) -> Self {
-        self.subject = subject;
-        self
-    }
-
-    const fn case(mut self, case: &'static str) -> Self {
-        self.case = Some(case);
-        self
-    }
-
-    const fn bound(mut self, bound: Bound, anchor: Anchor) -> Self {
-        self.bound = bound;
-        self.anchor = anchor;
-        self
-    }
-}
-
-const PASSTHROUGH: &str = "headroom passthrough";
-const PEERS: Anchor = BestOf(&["earlyoom", "nohang", "systemd-oomd", "none"]);
-
-/// One screen: at most [`MOST`] rows.
-const CLAIMS: &[Claim] = &[
-    claim("Call of 4 B, multiple of a Unix socket's", "roundtrip", "over_seqpacket")
-        .of(PASSTHROUGH)
-        .case("4 B")
-        .bound(AtMost, BestOf(&["kernel"])),
-    claim("Last 10,000 of 100,000 handles over the first", "handles", "last_over_first")
-        .of(PASSTHROUGH)
-        .bound(AtMost, Fixed(1.05, "published bitmap")),
-    claim("Echo beside a memory stressor over an idle one", "sendvec", "stress_over_idle")
-        .of(PASSTHROUGH)
-        .case("all")
-        .bound(AtMost, Fixed(1.0075, "published kvcalloc")),
-    claim("Allocations of order 3 to open and map", "contention", "order3_allocations"),
-    claim("Longest call during reclaim over its median, fifo-99", "contention", "max_over_median")
-        .case("fifo-99")
-        .bound(AtMost, Fixed(54.0, "published spinlock")),
-    claim("the same, fifo-1", "contention", "max_over_median")
-        .case("fifo-1")
-        .bound(AtMost, Fixed(291.0, "published spinlock")),
-    claim("the same, nice -20", "contention", "max_over_median")
-        .case("nice -20")
-        .bound(AtMost, Fixed(390.0, "published spinlock")),
-    claim("the same, nice 19", "contention", "max_over_median")
-        .case("nice 19")
-        .bound(AtMost, Fixed(3228.0, "published spinlock")),
-    claim("Daemon's memory per idle open", "buffers", "daemon_bytes_per_open")
-        .bound(AtMost, Fixed(1024.0, "goal")),
-    claim("Unknown differences from the kernel's driver", "conformance", "unknown_differences"),
-    claim("CPU time with limits over without, 8 processes", "notifier", "cpu_over_off")
-        .case("8 processes")
-        .bound(AtMost, Fixed(1.1, "published notifier")),
-    claim("CPU time while no limit is set, over without", "notifier", "cpu_over_off")
-        .of("headroom, no limit")
-        .bound(AtMost, Fixed(1.0, "published notifier")),
-    claim("Memory over the limit at the kill", "overshoot", "pages_over_at_kill")
-        .bound(AtMost, Fixed(1.0, "published scan")),
-    claim("the same while the daemon is stopped", "overshoot", "pages_over_at_kill")
-        .of("headroom stopped")
-        .bound(AtMost, Fixed(297.0, "published notifier")),
-    claim("Reclaim of a killed process over munmap", "reclaim", "over_limit")
-        .bound(AtLeast, Fixed(0.8, "goal")),
-    claim("Victim selection over reading /proc", "scan", "scan_over_reads")
-        .of("headroom, machine")
-        .bound(AtMost, Fixed(1.0, "earlyoom's reads")),
-    claim("Kills of programs that use tmalloc", "tmalloc", "kills").of("tmalloc"),
-    claim("Memory over the limit with tmalloc", "tmalloc", "pages_over").of("tmalloc"),
-    claim("Longest stall of an interactive process", "scenario", "stall_ms_max")
-        .bound(AtMost, PEERS),
-    claim("Time until memory is back", "scenario", "recover_ms").bound(AtMost, PEERS),
-    claim("Processes killed without need", "scenario", "victims_wrong"),
-];
-
-/// Largest number of rows that fit one screen with the header.
-#[cfg(test)]
-const MOST: usize = 24;
+use crate::tables::{Claim, TABLES};
 
 /// Result of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,11 +44,11 @@ struct Comparison {
 
 impl Comparison {
     /// Order of the cases of one claim; larger is worse.
-    fn badness(&self, bound: Bound) -> f64 {
-        let (ours, anchor) = match bound {
-            AtMost => (self.ours.value, self.anchor),
-            AtLeast => (self.anchor, self.ours.value),
-        };
+    fn badness(&self, claim: &Claim) -> f64 {
+        let (mut ours, mut anchor) = (self.ours.value, self.anchor);
+        if claim.at_least.is_some() {
+            std::mem::swap(&mut ours, &mut anchor);
+        }
         // There is no ratio to an anchor of zero, which is the same in all cases of a claim.
         if anchor == 0.0 { ours } else { ours / anchor }
     }
@@ -170,36 +57,37 @@ impl Comparison {
 impl Claim {
     /// The comparison of the worst case; `None` if nothing was measured.
     fn worst(&self, figures: &Figures) -> Option<Comparison> {
-        let clocks = figures.clocks(self.bench);
+        let clocks = figures.clocks(&self.bench);
         let views =
-            clocks.into_iter().flat_map(|clock| figures.view(self.bench, clock).by_kernel());
+            clocks.into_iter().flat_map(|clock| figures.view(&self.bench, clock).by_kernel());
         let all = views.flat_map(|view| self.comparisons(&view));
-        all.max_by(|a, b| a.badness(self.bound).total_cmp(&b.badness(self.bound)))
+        all.max_by(|a, b| a.badness(self).total_cmp(&b.badness(self)))
     }
 
     fn comparisons(&self, view: &View) -> Vec<Comparison> {
         let wanted = |figure: &&Measurement| {
             figure.metric == self.metric
-                && self.case.is_none_or(|case| case == figure.case)
+                && self.case.as_ref().is_none_or(|case| *case == figure.case)
                 && self.is_subject(&figure.subject)
         };
         view.iter().filter(wanted).filter_map(|ours| self.compare(view, ours)).collect()
     }
 
     fn is_subject(&self, name: &str) -> bool {
-        name == self.subject
-            || crate::subject::split(name).is_some_and(|(base, _)| base == self.subject)
-            || (self.subject == "headroom" && is_device(name))
+        let subject = self.subject.as_deref().unwrap_or("headroom");
+        name == subject
+            || crate::subject::split(name).is_some_and(|(base, _)| base == subject)
+            || (subject == "headroom" && is_device(name))
     }
 
     fn compare(&self, view: &View, ours: &Measurement) -> Option<Comparison> {
-        let (anchor, anchor_name) = match &self.anchor {
-            Fixed(value, name) => (*value, (*name).to_owned()),
-            BestOf(prefixes) => self.best(view, ours, prefixes)?,
+        let (anchor, anchor_name) = match self.at_most.or(self.at_least) {
+            Some(value) => (value, self.origin.clone()),
+            None => self.best(view, ours)?,
         };
-        let holds = |value: f64| match self.bound {
-            AtMost => value <= anchor,
-            AtLeast => value >= anchor,
+        let holds = |value: f64| match self.at_least {
+            Some(_) => value >= anchor,
+            None => value <= anchor,
         };
         let inside = |(low, high)| holds(low) || holds(high);
         let verdict = if holds(ours.value) {
@@ -213,27 +101,21 @@ impl Claim {
         Some(Comparison { ours: ours.clone(), place, anchor, anchor_name, verdict })
     }
 
-    /// The best figure of other subjects in the case of ours.
-    fn best(&self, view: &View, ours: &Measurement, names: &[&str]) -> Option<(f64, String)> {
+    /// The lowest figure of other subjects in the case of ours.
+    fn best(&self, view: &View, ours: &Measurement) -> Option<(f64, String)> {
         let other = |figure: &&Measurement| {
             figure.metric == self.metric
                 && figure.case == ours.case
-                && names.iter().any(|prefix| figure.subject.starts_with(prefix))
+                && self.best_of.iter().any(|prefix| figure.subject.starts_with(prefix))
         };
-        let sign = match self.bound {
-            AtMost => 1.0,
-            AtLeast => -1.0,
-        };
-        let better =
-            |a: &&Measurement, b: &&Measurement| (sign * a.value).total_cmp(&(sign * b.value));
-        let best = view.iter().filter(other).min_by(better)?;
-        Some((best.value, best.subject.clone()))
+        let lowest = view.iter().filter(other).min_by(|a, b| a.value.total_cmp(&b.value))?;
+        Some((lowest.value, lowest.subject.clone()))
     }
 }
 
 /// A mapping of our device: a claim about `headroom` holds for all of them.
 fn is_device(name: &str) -> bool {
-    [PASSTHROUGH, "headroom notify-store"].iter().any(|device| name.starts_with(device))
+    ["headroom passthrough", "headroom notify-store"].iter().any(|device| name.starts_with(device))
 }
 
 fn place(view: &View, case: &str) -> String {
@@ -266,23 +148,20 @@ fn rows(figures: &Figures) -> Vec<Row> {
             let (anchor, ours, place) = (fixed(claim), String::new(), String::new());
             return Row { claim, anchor, ours, place, verdict: Verdict::NotMeasured };
         };
-        let bound = match claim.bound {
-            AtMost => "≤",
-            AtLeast => "≥",
-        };
+        let bound = if claim.at_least.is_some() { "≥" } else { "≤" };
         let unit = &worst.ours.unit;
         let anchor = format!("{bound} {} ({})", shown(worst.anchor, unit), worst.anchor_name);
         let ours = shown(worst.ours.value, unit);
         Row { claim, anchor, ours, place: worst.place, verdict: worst.verdict }
     };
-    CLAIMS.iter().map(row).collect()
+    TABLES.claims.iter().map(row).collect()
 }
 
 /// The anchor of a claim without a measurement.
 fn fixed(claim: &Claim) -> String {
-    match &claim.anchor {
-        Fixed(value, name) => format!("{} ({name})", number::show(*value)),
-        BestOf(names) => format!("best of {}", names.join(", ")),
+    match claim.at_most.or(claim.at_least) {
+        Some(value) => format!("{} ({})", number::show(value), claim.origin),
+        None => format!("best of {}", claim.best_of.join(", ")),
     }
 }
 
@@ -315,7 +194,7 @@ pub fn render(figures: &Figures) -> Markup {
                 tbody { @for row in rows(figures) {
                     tr {
                         th scope="row" {
-                            @if measured.contains(&row.claim.bench) {
+                            @if measured.contains(&row.claim.bench.as_str()) {
                                 a href=(format!("#{}", row.claim.bench)) { (row.claim.text) }
                             } @else { (row.claim.text) }
                         }
@@ -336,7 +215,13 @@ mod tests {
 
     use super::*;
     use crate::figures::Figure;
-    use crate::sections::SECTIONS;
+
+    /// Rows that fit one screen with the header.
+    const MOST: usize = 24;
+
+    fn claim() -> Claim {
+        Claim { bench: "scenario".into(), metric: "m".into(), ..Claim::default() }
+    }
 
     fn figure(case: &str, subject: &str, metric: &str, value: f64) -> Figure {
         let key = Key { bench: "scenario", case, subject, metric };
@@ -349,16 +234,22 @@ mod tests {
 
     #[test]
     fn the_claims_fit_one_screen_and_name_known_benchmarks_and_metrics() {
-        assert!(CLAIMS.len() <= MOST);
-        for claim in CLAIMS {
-            assert!(SECTIONS.iter().any(|section| section.bench == claim.bench), "{}", claim.text);
-            assert!(metric::known(claim.metric).is_some(), "{}", claim.metric);
+        assert!(TABLES.claims.len() <= MOST);
+        for claim in &TABLES.claims {
+            let anchors = [claim.at_most, claim.at_least].into_iter().flatten().count();
+            assert_eq!(anchors + usize::from(!claim.best_of.is_empty()), 1, "{}", claim.text);
+            assert!(
+                TABLES.sections.iter().any(|section| section.bench == claim.bench),
+                "{}",
+                claim.text
+            );
+            assert_ne!(metric::label(&claim.metric), claim.metric);
         }
     }
 
     #[test]
     fn the_worst_case_decides() {
-        let claim = claim("", "scenario", "m").bound(AtMost, Fixed(10.0, "goal"));
+        let claim = Claim { at_most: Some(10.0), ..claim() };
         let [good, bad] = [("leak", 9.0), ("herd", 11.0)]
             .map(|(case, value)| figure(case, "headroom", "m", value));
         assert_eq!(verdict(&claim, std::slice::from_ref(&good)), Some(Verdict::Met));
@@ -368,7 +259,7 @@ mod tests {
 
     #[test]
     fn an_anchor_inside_of_the_interval_is_within_the_error() {
-        let claim = claim("", "scenario", "m").bound(AtMost, Fixed(10.0, "goal"));
+        let claim = Claim { at_most: Some(10.0), ..claim() };
         let ends = |low: f64| {
             [("m", 11.0), ("m_low", low), ("m_high", 12.0)]
                 .map(|(metric, value)| figure("leak", "headroom", metric, value))
@@ -379,7 +270,7 @@ mod tests {
 
     #[test]
     fn a_rate_must_reach_its_anchor() {
-        let claim = claim("", "scenario", "m").bound(AtLeast, Fixed(0.8, "goal"));
+        let claim = Claim { at_least: Some(0.8), ..claim() };
         let all = [("a", 0.9), ("b", 0.7)].map(|(case, v)| figure(case, "headroom", "m", v));
         assert_eq!(verdict(&claim, &all[..1]), Some(Verdict::Met));
         assert_eq!(verdict(&claim, &all), Some(Verdict::Missed));
@@ -387,7 +278,7 @@ mod tests {
 
     #[test]
     fn the_best_other_subject_of_the_same_case_is_the_anchor() {
-        let claim = claim("", "scenario", "m").bound(AtMost, PEERS);
+        let claim = Claim { best_of: vec!["earlyoom".into(), "none".into()], ..claim() };
         let all = [
             figure("leak", "headroom", "m", 8.0),
             figure("leak", "earlyoom", "m", 9.0),

@@ -11,29 +11,14 @@ pub enum Clock {
     Wall,
     /// QEMU's instruction-count clock: virtual time.
     InstructionCount,
-    /// The clock of an emulated machine that follows real time.
-    Emulated,
 }
 
 impl Clock {
-    /// All clocks, in the order in which they are shown.
-    pub const ALL: [Self; 3] = [Self::Wall, Self::InstructionCount, Self::Emulated];
-
-    /// Prefix of cases measured by this clock.
-    pub fn prefix(self) -> &'static str {
-        match self {
-            Self::Wall => "",
-            Self::InstructionCount => "icount: ",
-            Self::Emulated => "emulated: ",
-        }
-    }
-
     /// Short name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Wall => "Wall clock",
             Self::InstructionCount => "Instruction-count clock",
-            Self::Emulated => "Emulated machine, wall clock",
         }
     }
 
@@ -45,10 +30,6 @@ impl Clock {
                 "Virtual time in an emulated machine with one CPU: QEMU counts one nanosecond an \
                  instruction. It compares code paths, and does not measure caches or cores; not \
                  comparable with the wall clock."
-            }
-            Self::Emulated => {
-                "Real time inside a machine that QEMU emulates, many times slower than the \
-                 hardware: compares only within this table."
             }
         }
     }
@@ -69,12 +50,9 @@ impl Figure {
     /// One of our own figures: the prefix of its case names the clock.
     pub fn measured(mut measurement: Measurement) -> Self {
         let mut clock = Clock::Wall;
-        for one in [Clock::InstructionCount, Clock::Emulated] {
-            if let Some(rest) = measurement.case.strip_prefix(one.prefix()) {
-                measurement.case = rest.to_owned();
-                clock = one;
-                break;
-            }
+        if let Some(rest) = measurement.case.strip_prefix("icount: ") {
+            measurement.case = rest.to_owned();
+            clock = Clock::InstructionCount;
         }
         Self { measurement, clock, published: false }
     }
@@ -95,11 +73,6 @@ impl Figures {
         Self(all)
     }
 
-    /// Iterates over all figures.
-    pub fn iter(&self) -> impl Iterator<Item = &Figure> {
-        self.0.iter()
-    }
-
     /// Number of our own figures.
     pub fn measured(&self) -> usize {
         self.0.iter().filter(|figure| !figure.published).count()
@@ -116,7 +89,7 @@ impl Figures {
         let used = |clock: &Clock| {
             self.0.iter().any(|f| !f.published && f.clock == *clock && f.measurement.bench == bench)
         };
-        Clock::ALL.into_iter().filter(used).collect()
+        [Clock::Wall, Clock::InstructionCount].into_iter().filter(used).collect()
     }
 
     /// A benchmark's figures by one clock, with the published ones.
@@ -142,16 +115,6 @@ pub struct View {
 }
 
 impl View {
-    /// Number of figures.
-    pub fn len(&self) -> usize {
-        self.figures.len()
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.figures.is_empty()
-    }
-
     /// Iterates over all figures.
     pub fn iter(&self) -> impl Iterator<Item = &Measurement> {
         self.figures.iter()
@@ -186,13 +149,6 @@ impl View {
         };
         let measured = |part: &Self| part.iter().any(|f| !subject::is_published(&f.subject));
         [None].into_iter().chain(kernels.into_iter().map(Some)).map(of).filter(measured).collect()
-    }
-
-    /// Only the figures of subjects for which `wanted` holds.
-    pub fn only(&self, wanted: impl Fn(&str) -> bool) -> Self {
-        let mut view = self.clone();
-        view.figures.retain(|figure| wanted(&figure.subject));
-        view
     }
 
     /// The figure of a case, subject and metric.
@@ -284,13 +240,13 @@ mod tests {
 
     #[test]
     fn the_prefix_of_a_case_selects_its_clock() {
-        let all = ["icount: 4 B", "4 B", "emulated: 4 B"].map(|case| figure(case, "pipe"));
-        let clocks = [Clock::InstructionCount, Clock::Wall, Clock::Emulated];
+        let all = ["icount: 4 B", "4 B"].map(|case| figure(case, "pipe"));
+        let clocks = [Clock::InstructionCount, Clock::Wall];
         assert_eq!(all.clone().map(|figure| figure.clock), clocks);
         assert!(all.iter().all(|figure| figure.measurement.case == "4 B"));
         let figures = Figures::new(all.to_vec());
-        assert_eq!(figures.clocks("b"), Clock::ALL);
-        assert_eq!(figures.view("b", Clock::Wall).len(), 1);
+        assert_eq!(figures.clocks("b"), [Clock::Wall, Clock::InstructionCount]);
+        assert_eq!(figures.view("b", Clock::Wall).iter().count(), 1);
     }
 
     #[test]

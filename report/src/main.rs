@@ -4,13 +4,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use bench::results::Measurement;
 use clap::Parser;
-use report::header::Header;
-use report::inputs::Inputs;
-use report::{claims, page, published, quotable};
+use report::figures::{Figure, Figures};
+use report::{claims, header, inputs, page, published};
 
-/// Writes a static page of results, with the published figures beside ours; prints the claims and
-/// key figures on stdout.
+/// Writes a static page of results, with the published figures beside ours; prints the claims on
+/// stdout.
 #[derive(Parser)]
 struct Arguments {
     /// Raw results, one JSON object a line; may be given several times. Of a figure measured twice
@@ -38,23 +38,24 @@ fn main() -> Result<()> {
         !(arguments.results.is_empty() && arguments.scenarios.is_empty()),
         "nothing to report: give --results or --scenarios"
     );
-    let inputs = Inputs::read(&arguments.results, &arguments.scenarios)?;
+    let measured = inputs::read(&arguments.results, &arguments.scenarios)?;
     let published = published::read(&arguments.reference)?;
-    let header = Header::find(arguments.info.as_deref())?;
-    let (figures, sets) = inputs.figures(published);
-    let page = page::render(&header, &figures, &sets, &inputs.raw);
+    let facts = header::find(arguments.info.as_deref())?;
+    let ours = measured.iter().cloned().map(Figure::measured);
+    let figures = Figures::new(ours.chain(published.into_iter().map(Figure::published)).collect());
+    let page = page::render(&facts, &figures);
     fs::create_dir_all(&arguments.out)
         .with_context(|| format!("cannot make {}", arguments.out.display()))?;
     let file = arguments.out.join("index.html");
     fs::write(&file, page).with_context(|| format!("cannot write {}", file.display()))?;
-    merged(&arguments, &inputs)?;
-    print!("{}\n{}", claims::text(&figures), quotable::text(&figures));
+    write_merged(&arguments, &measured)?;
+    print!("{}", claims::text(&figures));
     eprintln!("report: {}", file.display());
     Ok(())
 }
 
 /// Writes all measurements as one file, unless that is the input file.
-fn merged(arguments: &Arguments, inputs: &Inputs) -> Result<()> {
+fn write_merged(arguments: &Arguments, all: &[Measurement]) -> Result<()> {
     let file = arguments.out.join("results.jsonl");
     let real = |path: &Path| fs::canonicalize(path).ok();
     let read = arguments.results.iter().chain(&arguments.scenarios);
@@ -62,7 +63,7 @@ fn merged(arguments: &Arguments, inputs: &Inputs) -> Result<()> {
     if own.is_some() && read.map(|path| real(path)).any(|path| path == own) {
         return Ok(());
     }
-    let lines: Result<Vec<String>, _> = inputs.all().iter().map(serde_json::to_string).collect();
+    let lines: Result<Vec<String>, _> = all.iter().map(serde_json::to_string).collect();
     let text = lines.context("results")?.join("\n") + "\n";
     fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))
 }

@@ -44,17 +44,6 @@ pub fn short(value: f64) -> String {
     format!("{}{unit}", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
-/// A duration given in milliseconds, in a suitable unit.
-pub fn milliseconds(ms: f64) -> String {
-    if ms >= 10_000.0 {
-        format!("{:.1} s", ms / 1000.0)
-    } else if ms >= 1000.0 {
-        format!("{:.2} s", ms / 1000.0)
-    } else {
-        format!("{} ms", show(ms))
-    }
-}
-
 /// An integer with commas.
 pub fn count(n: u64) -> String {
     thousands(&n.to_string())
@@ -97,13 +86,11 @@ mod tests {
     }
 
     #[test]
-    fn ticks_and_durations_are_short() {
+    fn ticks_are_short_and_counts_have_commas() {
         assert_eq!(
             [0.5, 20.0, 5000.0, 20_000.0, 2.5e6].map(short),
             ["0.5", "20", "5000", "20 k", "2.5 M"]
         );
-        let shown = [59.0, 1234.0, 15_545.0].map(milliseconds);
-        assert_eq!(shown, ["59 ms", "1.23 s", "15.5 s"]);
         assert_eq!(count(1_000_000), "1,000,000");
     }
 }

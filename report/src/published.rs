@@ -1,215 +1,162 @@
 //! Published figures of other authors, as measurements that are shown beside ours.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use bench::results::{Key, Measurement, Value};
 
-/// Rows of a table; columns are accessed by name.
-struct Table {
-    name: String,
-    columns: Vec<String>,
-    rows: Vec<Vec<String>>,
-}
+/// The cells of a line by the names of their columns.
+struct Row(BTreeMap<String, String>);
 
-impl Table {
-    fn read(folder: &Path, name: &str) -> Result<Self> {
-        let path = folder.join(name);
-        let text = fs::read_to_string(&path)
-            .with_context(|| format!("cannot read the published figures {}", path.display()))?;
-        Self::parse(name, &text)
+impl Row {
+    fn text(&self, column: &str) -> Result<&str> {
+        let cell = self.0.get(column);
+        cell.map(String::as_str).with_context(|| format!("no column {column}"))
     }
 
-    /// Parses plain cells without quotes, the format of these files.
-    fn parse(name: &str, text: &str) -> Result<Self> {
-        let mut lines = text.lines().map(|line| line.split(',').map(|cell| cell.trim().to_owned()));
-        let columns: Vec<String> =
-            lines.next().with_context(|| format!("{name} is empty"))?.collect();
-        let rows: Vec<Vec<String>> = lines.map(Iterator::collect).collect();
-        for (index, row) in rows.iter().enumerate() {
-            anyhow::ensure!(
-                row.len() == columns.len(),
-                "{name} line {}: {} cells, the head has {}",
-                index + 2,
-                row.len(),
-                columns.len()
-            );
-        }
-        Ok(Self { name: name.to_owned(), columns, rows })
-    }
-
-    fn text<'t>(&'t self, row: &'t [String], column: &str) -> Result<&'t str> {
-        let at = self.columns.iter().position(|name| name == column);
-        let at = at.with_context(|| format!("{} has no column {column}", self.name))?;
-        Ok(&row[at])
-    }
-
-    fn number(&self, row: &[String], column: &str) -> Result<f64> {
-        let text = self.text(row, column)?;
+    fn number(&self, column: &str) -> Result<f64> {
+        let text = self.text(column)?;
         let number = text.parse::<f64>().ok().filter(|number| number.is_finite());
-        number.with_context(|| format!("{}: {column} is no number: {text}", self.name))
+        number.with_context(|| format!("{column} is no number: {text}"))
     }
 }
+
+/// Parses plain cells without quotes, the format of these files.
+fn parse(text: &str) -> Result<Vec<Row>> {
+    let mut lines = text.lines().map(|line| line.split(',').map(|cell| cell.trim().to_owned()));
+    let columns: Vec<String> = lines.next().context("an empty table")?.collect();
+    let row = |(index, line): (usize, Vec<String>)| {
+        let (cells, head) = (line.len(), columns.len());
+        ensure!(cells == head, "line {}: {cells} cells, the head has {head}", index + 2);
+        Ok(Row(columns.iter().cloned().zip(line).collect()))
+    };
+    lines.map(Iterator::collect).enumerate().map(row).collect()
+}
+
+/// Adds the figures of a table to those of all.
+type Add = fn(&[Row], &mut Vec<Measurement>) -> Result<()>;
+
+const TABLES: [(&str, Add); 4] = [
+    ("handle_allocation_roundtrip.csv", handles),
+    ("sendvec_kcalloc_kvcalloc.csv", sendvec),
+    ("alloc_contention_latency.csv", contention),
+    ("expedited_reclaim.csv", reclaim),
+];
 
 /// Reads all tables of the folder.
 pub fn read(folder: &Path) -> Result<Vec<Measurement>> {
-    let table = |name| Table::read(folder, name);
-    let mut all = handles(&table("handle_allocation_roundtrip.csv")?)?;
-    all.extend(sendvec(&table("sendvec_kcalloc_kvcalloc.csv")?)?);
-    all.extend(contention(&table("alloc_contention_latency.csv")?)?);
-    all.extend(reclaim(&table("expedited_reclaim.csv")?)?);
-    Ok(all)
-}
-
-fn handles(table: &Table) -> Result<Vec<Measurement>> {
-    let series = [
-        ("rbtree_walk_us", "published tree walk"),
-        ("bitmap_us", "published bitmap"),
-        ("c_driver_us", "published C driver"),
-    ];
     let mut all = Vec::new();
-    for (column, subject) in series {
-        let mut means = Vec::new();
-        let mut end = String::new();
-        for row in &table.rows {
-            let (first, last) = (table.text(row, "first")?, table.text(row, "last")?);
-            let case = format!("{first}-{last}");
-            let mean = table.number(row, column)?;
-            all.push(Measurement::new(
-                Key { bench: "handles", case: &case, subject, metric: "rtt_us_mean" },
-                Value { value: mean, unit: "us", runs: 1 },
-            ));
-            means.push(mean);
-            end = format!("0-{last}");
-        }
-        if let [first, .., last] = means[..] {
-            let (metric, ratio) = ("last_over_first", last / first);
-            all.push(Measurement::new(
-                Key { bench: "handles", case: &end, subject, metric },
-                Value { value: ratio, unit: "ratio", runs: 1 },
-            ));
-        }
+    for (name, add) in TABLES {
+        let path = folder.join(name);
+        let text = fs::read_to_string(&path);
+        let rows = text.map_err(anyhow::Error::from).and_then(|text| parse(&text));
+        rows.and_then(|rows| add(&rows, &mut all))
+            .with_context(|| format!("the published figures {}", path.display()))?;
     }
     Ok(all)
 }
 
-fn sendvec(table: &Table) -> Result<Vec<Measurement>> {
-    let mut all: Vec<Measurement> = Vec::new();
-    let mut subject = "published kcalloc";
-    let mut ends: Vec<(&str, f64, f64)> = Vec::new();
-    let mut previous = 0.0;
-    for row in &table.rows {
-        let (bytes, time) = (table.number(row, "payload_bytes")?, table.number(row, "time_ns")?);
+fn figure(key: Key<'_>, value: f64, unit: &str) -> Measurement {
+    Measurement::new(key, Value { value, unit, runs: 1 })
+}
+
+fn handles(rows: &[Row], all: &mut Vec<Measurement>) -> Result<()> {
+    for (column, subject) in [
+        ("rbtree_walk_us", "published tree walk"),
+        ("bitmap_us", "published bitmap"),
+        ("c_driver_us", "published C driver"),
+    ] {
+        let mut add = |case: &str, metric, value, unit| {
+            all.push(figure(Key { bench: "handles", case, subject, metric }, value, unit));
+        };
+        let mut means = Vec::new();
+        for row in rows {
+            let (case, mean) =
+                (format!("{}-{}", row.text("first")?, row.text("last")?), row.number(column)?);
+            add(&case, "rtt_us_mean", mean, "us");
+            means.push(mean);
+        }
+        if let ([first, .., last], Some(row)) = (&means[..], rows.last()) {
+            let case = format!("0-{}", row.text("last")?);
+            add(&case, "last_over_first", last / first, "ratio");
+        }
+    }
+    Ok(())
+}
+
+fn sendvec(rows: &[Row], all: &mut Vec<Measurement>) -> Result<()> {
+    let (mut subject, mut previous) = ("published kcalloc", 0.0);
+    for row in rows {
+        let bytes = row.number("payload_bytes")?;
         // Both series have the same label: the second begins where the sizes start again.
         if bytes < previous {
             subject = "published second series";
         }
         previous = bytes;
-        match ends.last_mut() {
-            Some((name, _, last)) if *name == subject => *last = time,
-            _ => ends.push((subject, time, time)),
-        }
         let case = format!("{} idle", bench::report::bytes(bytes as usize));
-        let runs = table.number(row, "iterations")? as usize;
-        for (metric, ns) in
-            [("echo_us_mean", time), ("client_cpu_us", table.number(row, "cpu_ns")?)]
-        {
-            all.push(Measurement::new(
-                Key { bench: "sendvec", case: &case, subject, metric },
-                Value { value: ns / 1000.0, unit: "us", runs },
-            ));
-        }
+        let key = Key { bench: "sendvec", case: &case, subject, metric: "echo_us_mean" };
+        all.push(figure(key, row.number("time_ns")? / 1000.0, "us"));
     }
-    for (subject, first, last) in ends {
-        let (metric, ratio) = ("largest_over_smallest", last / first);
-        all.push(Measurement::new(
-            Key { bench: "sendvec", case: "idle", subject, metric },
-            Value { value: ratio, unit: "ratio", runs: 1 },
-        ));
-    }
-    Ok(all)
+    Ok(())
 }
 
-fn contention(table: &Table) -> Result<Vec<Measurement>> {
-    let mut all = Vec::new();
-    for row in &table.rows {
-        let priority = table.number(row, "prio")?;
-        let class = match table.text(row, "sched")? {
-            "fifo" => format!("fifo-{priority}"),
-            _ => format!("nice {priority}"),
+fn contention(rows: &[Row], all: &mut Vec<Measurement>) -> Result<()> {
+    for row in rows {
+        let priority = row.number("prio")?;
+        let class = if row.text("sched")? == "fifo" { "fifo-" } else { "nice " };
+        let (case, subject) =
+            (format!("{class}{priority}"), format!("published {}", row.text("lock")?));
+        let mut add = |metric, value, unit| {
+            let key = Key { bench: "contention", case: &case, subject: &subject, metric };
+            all.push(figure(key, value, unit));
         };
-        let subject = format!("published {}", table.text(row, "lock")?);
-        let us = |column| table.number(row, column).map(|ms| ms * 1000.0);
-        let (avg, max, min) = (us("average_ms")?, us("max_ms")?, us("min_ms")?);
-        for (metric, value, unit) in [
-            ("avg_us", avg, "us"),
-            ("min_us", min, "us"),
-            ("max_us", max, "us"),
-            ("max_over_min", max / min, "ratio"),
-        ] {
-            all.push(Measurement::new(
-                Key { bench: "contention", case: &class, subject: &subject, metric },
-                Value { value, unit, runs: 1 },
-            ));
-        }
+        let (max, min) = (row.number("max_ms")?, row.number("min_ms")?);
+        add("avg_us", row.number("average_ms")? * 1000.0, "us");
+        add("min_us", min * 1000.0, "us");
+        add("max_us", max * 1000.0, "us");
+        add("max_over_min", max / min, "ratio");
     }
-    Ok(all)
+    Ok(())
 }
 
-fn reclaim(table: &Table) -> Result<Vec<Measurement>> {
-    let series = [("normal_mb_s", "published own exit"), ("expedited_mb_s", "published expedited")];
-    let mut all = Vec::new();
-    for (column, subject) in series {
+fn reclaim(rows: &[Row], all: &mut Vec<Measurement>) -> Result<()> {
+    for (column, subject) in
+        [("normal_mb_s", "published own exit"), ("expedited_mb_s", "published expedited")]
+    {
         let mut worst = f64::INFINITY;
-        for row in &table.rows {
-            let governor = table.text(row, "governor")?.replace('_', " ");
-            let case = format!("{} core, {governor}", table.text(row, "core")?);
-            let line = |metric: &str, value: f64| {
-                Measurement::new(
-                    Key { bench: "reclaim", case: &case, subject, metric },
-                    Value { value, unit: "MB/s", runs: 1 },
-                )
-            };
+        let mut add = |case: &str, metric, value| {
+            worst = worst.min(value);
+            all.push(figure(Key { bench: "reclaim", case, subject, metric }, value, "MB/s"));
+        };
+        for row in rows {
+            let governor = row.text("governor")?.replace('_', " ");
+            let case = format!("{} core, {governor}", row.text("core")?);
             // Of a published range the lower end counts.
-            let ends = table.text(row, column)?.split_once('-');
-            let ends = ends.and_then(|(low, high)| {
-                Some((low.parse::<f64>().ok()?, high.parse::<f64>().ok()?))
-            });
-            match ends {
-                Some((low, high)) => {
-                    worst = worst.min(low);
-                    let ends = [("mb_per_s", low), ("mb_per_s_low", low), ("mb_per_s_high", high)];
-                    all.extend(ends.map(|(metric, value)| line(metric, value)));
-                }
-                None => {
-                    let value = table.number(row, column)?;
-                    worst = worst.min(value);
-                    all.push(line("mb_per_s", value));
-                }
-            }
+            let Some((low, high)) = row.text(column)?.split_once('-') else {
+                add(&case, "mb_per_s", row.number(column)?);
+                continue;
+            };
+            let (low, high) = (low.parse()?, high.parse()?);
+            add(&case, "mb_per_s", low);
+            add(&case, "mb_per_s_low", low);
+            add(&case, "mb_per_s_high", high);
         }
         // The name of the row with our own figure.
-        let case = "worst of all";
-        all.push(Measurement::new(
-            Key { bench: "reclaim", case, subject, metric: "mb_per_s" },
-            Value { value: worst, unit: "MB/s", runs: 1 },
-        ));
+        let key = Key { bench: "reclaim", case: "worst of all", subject, metric: "mb_per_s" };
+        all.push(figure(key, worst, "MB/s"));
     }
-    Ok(all)
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn all() -> Vec<Measurement> {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../bench/reference");
-        read(&folder).unwrap()
-    }
-
     fn value(bench: &str, case: &str, subject: &str, metric: &str) -> f64 {
-        let all = all();
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../bench/reference");
+        let all = read(&folder).unwrap();
         let same = |m: &&Measurement| {
             m.bench == bench && m.case == case && m.subject == subject && m.metric == metric
         };
@@ -240,11 +187,12 @@ mod tests {
 
     #[test]
     fn a_broken_table_is_named() {
-        let table = Table::parse("x.csv", "a,b\n1,2\n3\n").err().expect("an error");
-        assert!(table.to_string().contains("x.csv line 3"), "{table}");
-        let table = Table::parse("x.csv", "a,b\n1,oops\n").unwrap();
-        let error = table.number(&table.rows[0], "b").unwrap_err().to_string();
-        assert!(error.contains("x.csv") && error.contains("oops"), "{error}");
-        assert!(table.number(&table.rows[0], "c").unwrap_err().to_string().contains("no column c"));
+        let error = parse("a,b\n1,2\n3\n").err().expect("an error").to_string();
+        assert!(error.contains("line 3"), "{error}");
+        let rows = parse("a,b\n1,oops\n").unwrap();
+        assert!(rows[0].number("b").unwrap_err().to_string().contains("oops"));
+        assert!(rows[0].number("c").unwrap_err().to_string().contains("no column c"));
+        let error = read(Path::new("/nonexistent")).unwrap_err().to_string();
+        assert!(error.contains("handle_allocation_roundtrip.csv"), "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! Runs of the lab's out-of-memory scenarios, and summaries of several runs.
+//! Runs of the lab's out-of-memory scenarios, and their medians.
 
 use std::collections::BTreeMap;
 
@@ -9,39 +9,31 @@ use serde::Deserialize;
 /// Name of the benchmark.
 pub const BENCH: &str = "scenario";
 
-/// One run: a line that `lab/scenario` printed. `None`: it did not happen, or was not measured.
+/// One run: a line that `lab/scenario` printed.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct Run {
     bench: String,
     /// The scenario.
-    pub case: String,
+    case: String,
     /// The OOM daemon.
-    pub subject: String,
-    kernel: Option<String>,
-    mem_mib: Option<u64>,
-    cpus: Option<u64>,
-    swap_mib: Option<u64>,
-    swap_on: Option<String>,
-    stall_ms_max: Option<f64>,
-    victims_wrong: Option<f64>,
-    recover_ms: Option<f64>,
-    kernel_oom_kills: Option<f64>,
-    observer_late_ms_max: Option<f64>,
-    first_death_ms: Option<f64>,
-    load_killed: Option<f64>,
-    available_mib_min: Option<f64>,
-    over_limit_kib_max: Option<f64>,
-    #[serde(default)]
-    died: Vec<Death>,
-    daemon_survived: Option<bool>,
+    subject: String,
+    /// The machine, and what was measured; null: it did not happen.
+    #[serde(flatten)]
+    values: BTreeMap<String, serde_json::Value>,
 }
 
-/// The end of a process.
-#[derive(Clone, Debug, Deserialize)]
-struct Death {
-    who: String,
-    how: String,
-}
+/// The metrics of a run, and their units.
+const METRICS: [(&str, &str); 9] = [
+    ("stall_ms_max", "ms"),
+    ("victims_wrong", "processes"),
+    ("recover_ms", "ms"),
+    ("kernel_oom_kills", "processes"),
+    ("observer_late_ms_max", "ms"),
+    ("first_death_ms", "ms"),
+    ("load_killed", "processes"),
+    ("available_mib_min", "MiB"),
+    ("over_limit_kib_max", "KiB"),
+];
 
 impl Run {
     /// Parses lines of runs. An invalid line is an error that quotes it.
@@ -56,186 +48,63 @@ impl Run {
         lines.map(parse).collect()
     }
 
-    /// The machine that it ran on.
+    fn number(&self, key: &str) -> Option<f64> {
+        self.values.get(key)?.as_f64()
+    }
+
+    /// The machine that it ran on, as far as it is known.
     fn machine(&self) -> String {
-        let mut words = Vec::new();
-        if let Some(kernel) = &self.kernel {
-            words.push(format!("kernel {kernel}"));
+        let text = |key: &str| Some(format!("{key} {}", self.values.get(key)?.as_str()?));
+        let number = |key: &str, unit| Some(format!("{} {unit}", self.number(key)?));
+        let swap = self.number("swap_mib").is_some_and(|mib| mib > 0.0);
+        let swap = swap.then(|| number("swap_mib", "MiB of swap")).flatten();
+        let words = [text("kernel"), number("mem_mib", "MiB"), number("cpus", "CPUs"), swap];
+        words.into_iter().chain([text("swap_on")]).flatten().collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// The medians of the runs by scenario, machine and OOM daemon, with the least and the most as
+/// `_low` and `_high` if they differ. What did not happen in most runs has no median; if it did not
+/// happen in some, there is no most. A case names the machine if there were several.
+pub fn medians(runs: &[Run]) -> Vec<Measurement> {
+    let mut sets: Vec<(&Run, String, Vec<&Run>)> = Vec::new();
+    for run in runs {
+        let machine = run.machine();
+        let same = |(first, at, _): &&mut (&Run, String, Vec<&Run>)| {
+            first.case == run.case && first.subject == run.subject && *at == machine
+        };
+        match sets.iter_mut().find(same) {
+            Some((_, _, set)) => set.push(run),
+            None => sets.push((run, machine, vec![run])),
         }
-        if let Some(mib) = self.mem_mib {
-            words.push(format!("{mib} MiB"));
-        }
-        if let Some(cpus) = self.cpus {
-            words.push(if cpus == 1 { "1 CPU".to_owned() } else { format!("{cpus} CPUs") });
-        }
-        match (self.swap_mib, &self.swap_on) {
-            (Some(0), _) => words.push("no swap".to_owned()),
-            (Some(mib), Some(on)) => words.push(format!("{mib} MiB of swap on {on}")),
-            (Some(mib), None) => words.push(format!("{mib} MiB of swap")),
-            (None, _) => {}
-        }
-        words.join(", ")
     }
-}
-
-/// Several runs of the same OOM daemon in the same scenario on the same machine.
-#[derive(Clone, Debug)]
-pub struct RunSet {
-    /// The scenario.
-    pub case: String,
-    /// The OOM daemon.
-    pub subject: String,
-    /// Description of the machine.
-    pub machine: String,
-    runs: Vec<Run>,
-}
-
-/// A figure summarized over several runs.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Spread {
-    /// Median; infinite if it did not happen in most runs.
-    pub median: f64,
-    /// Minimum.
-    pub min: f64,
-    /// Maximum over the runs in which it happened.
-    pub max: f64,
-    /// Runs in which it did not happen.
-    pub never: usize,
-    /// Number of runs.
-    pub runs: usize,
-}
-
-impl Spread {
-    fn of(values: &[Option<f64>]) -> Option<Self> {
-        let mut happened: Vec<f64> = values.iter().copied().flatten().collect();
-        happened.sort_by(f64::total_cmp);
-        let (min, max) = (*happened.first()?, *happened.last()?);
-        let mut all = happened.clone();
-        all.resize(values.len(), f64::INFINITY);
-        let median = f64::midpoint(all[(all.len() - 1) / 2], all[all.len() / 2]);
-        Some(Self { median, min, max, never: all.len() - happened.len(), runs: all.len() })
-    }
-}
-
-/// A summarized figure: key, unit, value in a run.
-type Field = (&'static str, &'static str, fn(&Run) -> Option<f64>);
-
-const FIELDS: [Field; 9] = [
-    ("stall_ms_max", "ms", |run| run.stall_ms_max),
-    ("victims_wrong", "processes", |run| run.victims_wrong),
-    ("recover_ms", "ms", |run| run.recover_ms),
-    ("kernel_oom_kills", "processes", |run| run.kernel_oom_kills),
-    ("observer_late_ms_max", "ms", |run| run.observer_late_ms_max),
-    ("first_death_ms", "ms", |run| run.first_death_ms),
-    ("load_killed", "processes", |run| run.load_killed),
-    ("available_mib_min", "MiB", |run| run.available_mib_min),
-    ("over_limit_kib_max", "KiB", |run| run.over_limit_kib_max),
-];
-
-impl RunSet {
-    /// Number of runs.
-    pub fn len(&self) -> usize {
-        self.runs.len()
-    }
-
-    /// Whether there are none: such a set is never created.
-    pub fn is_empty(&self) -> bool {
-        self.runs.is_empty()
-    }
-
-    /// A summarized figure by its key. `None` if it happened in no run.
-    pub fn spread(&self, key: &str) -> Option<Spread> {
-        let (_, _, field) = FIELDS.iter().find(|(name, _, _)| *name == key)?;
-        Spread::of(&self.runs.iter().map(field).collect::<Vec<_>>())
-    }
-
-    /// Processes outside of the load that ended, and how, with the number of runs: `interactive
-    /// (signal 9)`.
-    pub fn bystanders_died(&self) -> BTreeMap<String, usize> {
-        self.count_deaths(|death| death.who != "load")
-    }
-
-    /// How the load ended, with the number of runs.
-    pub fn load_ended(&self) -> BTreeMap<String, usize> {
-        self.count_deaths(|death| death.who == "load")
-    }
-
-    fn count_deaths(&self, wanted: impl Fn(&Death) -> bool) -> BTreeMap<String, usize> {
-        let mut counts = BTreeMap::new();
-        for death in self.runs.iter().flat_map(|run| &run.died).filter(|death| wanted(death)) {
-            let name = match death.who.as_str() {
-                "load" => death.how.clone(),
-                who => format!("{who} ({})", death.how),
-            };
-            *counts.entry(name).or_insert(0) += 1;
-        }
-        counts
-    }
-
-    /// Number of runs in which the OOM daemon itself ended.
-    pub fn daemon_lost(&self) -> usize {
-        self.runs.iter().filter(|run| run.daemon_survived == Some(false)).count()
-    }
-}
-
-/// All runs, by scenario, machine and OOM daemon.
-pub struct Runs {
-    /// Sets, in the order in which their scenarios first occurred.
-    pub sets: Vec<RunSet>,
-}
-
-impl Runs {
-    /// Groups runs into sets.
-    pub fn group(runs: &[Run]) -> Self {
-        let mut sets: Vec<RunSet> = Vec::new();
-        for run in runs {
-            let machine = run.machine();
-            let same = |set: &&mut RunSet| {
-                set.case == run.case && set.subject == run.subject && set.machine == machine
-            };
-            if let Some(set) = sets.iter_mut().find(same) {
-                set.runs.push(run.clone());
+    let several = sets.iter().any(|(_, machine, _)| *machine != sets[0].1);
+    let mut all = Vec::new();
+    for (first, machine, set) in &sets {
+        let several = several && !machine.is_empty();
+        let case = if several { format!("{} ({machine})", first.case) } else { first.case.clone() };
+        for (metric, unit) in METRICS {
+            let mut values: Vec<f64> = set.iter().filter_map(|run| run.number(metric)).collect();
+            values.sort_by(f64::total_cmp);
+            let happened = values.len();
+            values.resize(set.len(), f64::INFINITY);
+            let median = f64::midpoint(values[(set.len() - 1) / 2], values[set.len() / 2]);
+            if !median.is_finite() {
                 continue;
             }
-            let (case, subject) = (run.case.clone(), run.subject.clone());
-            sets.push(RunSet { case, subject, machine, runs: vec![run.clone()] });
-        }
-        Self { sets }
-    }
-
-    /// The medians as measurements, and the minimum and maximum of the runs, if they differ, as
-    /// `_low` and `_high`. A case names the machine if there were several.
-    pub fn measurements(&self) -> Vec<Measurement> {
-        let several = self.sets.iter().any(|set| set.machine != self.sets[0].machine);
-        let mut all = Vec::new();
-        for set in &self.sets {
-            let case = if several && !set.machine.is_empty() {
-                format!("{} ({})", set.case, set.machine)
-            } else {
-                set.case.clone()
+            let mut line = |metric: &str, value| {
+                let key = Key { bench: BENCH, case: &case, subject: &first.subject, metric };
+                all.push(Measurement::new(key, Value { value, unit, runs: set.len() }));
             };
-            for (key, unit, _) in FIELDS {
-                let Some(spread) = set.spread(key).filter(|s| s.median.is_finite()) else {
-                    continue;
-                };
-                let mut line = |metric: &str, value| {
-                    let (subject, runs) = (&set.subject, spread.runs);
-                    all.push(Measurement::new(
-                        Key { bench: BENCH, case: &case, subject, metric },
-                        Value { value, unit, runs },
-                    ));
-                };
-                line(key, spread.median);
-                // Minimum and maximum, unless there is no maximum: in some run it did not happen at
-                // all.
-                if spread.min < spread.max && spread.never == 0 {
-                    line(&format!("{key}_low"), spread.min);
-                    line(&format!("{key}_high"), spread.max);
-                }
+            line(metric, median);
+            let (low, high) = (values[0], values[set.len() - 1]);
+            if low < high && happened == set.len() {
+                line(&format!("{metric}_low"), low);
+                line(&format!("{metric}_high"), high);
             }
         }
-        all
     }
+    all
 }
 
 #[cfg(test)]
@@ -247,8 +116,7 @@ mod tests {
             concat!(
                 r#"{{"bench":"scenario","case":"leak","subject":"{subject}","kernel":"6.12","#,
                 r#""mem_mib":768,"cpus":2,"swap_mib":{swap},"swap_on":null,"#,
-                r#""stall_ms_max":{stall},"recover_ms":{recover},"#,
-                r#""died":[{{"who":"load","how":"signal 9","after_ms":1}}],"new":1}}"#
+                r#""stall_ms_max":{stall},"recover_ms":{recover},"new":1}}"#
             ),
             subject = subject,
             swap = swap,
@@ -257,42 +125,41 @@ mod tests {
         )
     }
 
-    fn runs(lines: &[String]) -> Runs {
-        Runs::group(&Run::parse_all(&lines.join("\n")).unwrap())
+    fn of(lines: &[String]) -> Vec<Measurement> {
+        medians(&Run::parse_all(&lines.join("\n")).unwrap())
     }
 
     #[test]
     fn several_runs_become_a_median_with_its_ends() {
         let lines = [run("none", 30, "5", 0), run("none", 10, "null", 0), run("none", 20, "7", 0)];
-        let runs = runs(&lines);
-        let set = &runs.sets[0];
-        let stall = Spread { median: 20.0, min: 10.0, max: 30.0, never: 0, runs: 3 };
-        assert_eq!((runs.sets.len(), set.spread("stall_ms_max")), (1, Some(stall)));
-        let recover = Spread { median: 7.0, min: 5.0, max: 7.0, never: 1, runs: 3 };
-        assert_eq!(set.spread("recover_ms"), Some(recover));
-        assert_eq!(set.load_ended()["signal 9"], 3);
-        assert_eq!(set.machine, "kernel 6.12, 768 MiB, 2 CPUs, no swap");
+        let found = of(&lines);
+        let found: Vec<(&str, f64)> = found.iter().map(|m| (m.metric.as_str(), m.value)).collect();
+        assert_eq!(
+            found,
+            [
+                ("stall_ms_max", 20.0),
+                ("stall_ms_max_low", 10.0),
+                ("stall_ms_max_high", 30.0),
+                ("recover_ms", 7.0),
+            ]
+        );
     }
 
     #[test]
     fn a_mostly_missing_value_has_no_median() {
-        let runs = runs(&[run("none", 30, "5", 0), run("none", 10, "null", 0)]);
-        assert_eq!(runs.sets[0].spread("recover_ms").unwrap().median, f64::INFINITY);
-        let metrics: Vec<String> = runs.measurements().into_iter().map(|m| m.metric).collect();
-        assert_eq!(metrics, ["stall_ms_max", "stall_ms_max_low", "stall_ms_max_high"]);
+        let found = of(&[run("none", 30, "5", 0), run("none", 10, "null", 0)]);
+        assert!(found.iter().all(|m| m.metric.starts_with("stall_ms_max") && m.runs == 2));
+        assert_eq!(found.len(), 3);
     }
 
     #[test]
     fn other_machines_are_other_cases() {
-        let runs = runs(&[run("none", 1, "1", 0), run("none", 1, "1", 512)]);
-        let mut cases: Vec<String> = runs.measurements().into_iter().map(|m| m.case).collect();
+        let mut cases: Vec<String> = of(&[run("none", 1, "1", 0), run("none", 1, "1", 512)])
+            .into_iter()
+            .map(|measurement| measurement.case)
+            .collect();
         cases.dedup();
-        assert_eq!(
-            cases,
-            [
-                "leak (kernel 6.12, 768 MiB, 2 CPUs, no swap)",
-                "leak (kernel 6.12, 768 MiB, 2 CPUs, 512 MiB of swap)"
-            ]
-        );
+        let machine = "leak (kernel 6.12, 768 MiB, 2 CPUs";
+        assert_eq!(cases, [format!("{machine})"), format!("{machine}, 512 MiB of swap)")]);
     }
 }

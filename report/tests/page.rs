@@ -52,23 +52,15 @@ fn attributes<'p>(page: &'p str, name: &str) -> Vec<&'p str> {
 #[test]
 fn every_benchmark_has_its_section_even_an_unknown_one() {
     let (page, _) = page();
-    for known in report::sections::SECTIONS {
-        let section = section(&page, known.bench);
-        assert!(section.contains(known.title) && section.contains("<table"), "{}", known.bench);
+    for known in &report::tables::TABLES.sections {
+        let section = section(&page, &known.bench);
+        assert!(section.contains(&known.title) && section.contains("<table"), "{}", known.bench);
     }
     let other = section(&page, "other-0");
     assert!(other.contains("teleport") && other.contains("<table"), "{other}");
     for plotted in ["roundtrip", "throughput", "handles", "sendvec", "contention", "reclaim"] {
         assert!(section(&page, plotted).contains("<figure class=\"plot\">"), "{plotted}");
     }
-}
-
-#[test]
-fn a_histogram_is_a_plot_and_not_a_table_per_bucket() {
-    let (page, _) = page();
-    let section = section(&page, "roundtrip");
-    assert!(section.contains("Distribution of round trips, 4 B, one core"), "{section}");
-    assert!(!section.contains("<code>rtt_percent_to_12_us</code>"), "{section}");
 }
 
 #[test]
@@ -98,7 +90,7 @@ fn the_page_needs_no_network_and_runs_no_script() {
     let (page, _) = page();
     for name in ["src", "href", "srcset", "action", "poster", "xlink:href", "xmlns"] {
         for value in attributes(&page, name) {
-            assert!(value.starts_with('#') || value.starts_with("data:"), "{name}={value}");
+            assert!(value.starts_with('#'), "{name}={value}");
         }
     }
     for reference in ["@import", "url(", "<link", "<iframe", "<script", "<img"] {
@@ -118,12 +110,12 @@ fn hostile_names_are_shown_as_text() {
         assert!(page.contains(text), "{text}");
     }
     assert!(!page.contains("wombats\" onload"));
-    assert!(!summary.contains("script"), "an unknown benchmark is not worth quoting: {summary}");
+    assert!(!summary.contains("script"), "only claims are printed: {summary}");
 }
 
 #[test]
 fn published_figures_stand_beside_ours() {
-    let (page, summary) = page();
+    let (page, _) = page();
     for (bench, subject, figure) in [
         ("handles", "published tree walk", "13.17"),
         ("sendvec", "published kcalloc", "326.5"),
@@ -134,9 +126,6 @@ fn published_figures_stand_beside_ours() {
         assert!(section.contains(subject) && section.contains(figure), "{bench}: {subject}");
         assert!(section.contains("headroom"), "{bench}");
     }
-    let line = summary.lines().find(|line| line.contains("last_over_first")).expect("a line");
-    assert!(line.contains("headroom passthrough 1.010"), "{line}");
-    assert!(line.contains("published tree walk 13.17"), "{line}");
 }
 
 #[test]
@@ -150,24 +139,16 @@ fn virtual_time_stands_apart_from_the_wall_clock() {
         counted.contains("21.90") && !counted.contains("11.70") && counted.contains("Linux 6.12")
     );
     assert!(counted.contains("Virtual time"));
-    assert!(summary.contains("icount: 4 B"), "{summary}");
+    assert!(summary.contains("4 B, Linux 7.x, instruction-count clock"), "{summary}");
 }
 
 #[test]
-fn the_table_of_scenarios_lists_victims_and_unfreed_memory() {
-    let (page, summary) = page();
+fn scenarios_are_compared_by_the_medians_of_their_runs() {
+    let (page, _) = page();
     let section = section(&page, "scenario");
-    for wanted in [
-        "bystander (signal 9) in 1 of 3",
-        "in 2 of 3, else 15.3 s",
-        "the OOM daemon itself in 1 of 3",
-        "kernel 6.12, 768 MiB, 2 CPUs, no swap",
-        "host starved it",
-    ] {
+    for wanted in ["earlyoom", "systemd-oomd", "<code>stall_ms_max</code>", "3 runs"] {
         assert!(section.contains(wanted), "{wanted} in {section}");
     }
-    let herd = summary.lines().find(|line| line.contains("herd recover_ms")).expect("a line");
-    assert!(herd.contains("systemd-oomd never"), "{herd}");
 }
 
 #[test]
@@ -176,16 +157,6 @@ fn the_head_names_the_machine_and_the_versions() {
     for wanted in ["2026-11-21", "Z80", "kernels.6.12.release", "6.12.107+deb13-amd64"] {
         assert!(page.contains(wanted), "{wanted}");
     }
-}
-
-#[test]
-fn the_raw_results_are_in_the_page() {
-    let (page, _) = page();
-    let links = attributes(&page, "href");
-    let raw =
-        links.iter().find(|link| link.starts_with("data:")).expect("a link to the raw results");
-    let lines = fs::read_to_string(here("tests/fixtures/results.jsonl")).unwrap();
-    assert_eq!(raw.matches("%22metric%22").count(), lines.lines().count());
 }
 
 #[test]

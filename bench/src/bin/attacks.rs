@@ -8,8 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, ensure};
 use bench::machine::process_cpu_ns;
 use bench::measure::percentile;
-use bench::progress::Progress;
-use bench::results::{Key, Measurement, Value};
+use bench::results::Row;
 use bench::rings;
 use bench::statistics::estimate;
 use binder_client::{Client, Options, Payload, Session};
@@ -87,18 +86,15 @@ fn main() -> Result<()> {
     ensure!(peer.exists(), "{}: build it with `cargo build --release -p e2e`", peer.display());
     let cases = cases();
     let mut kept: Vec<Vec<Sample>> = cases.iter().map(|_| Vec::new()).collect();
-    let mut progress = Progress::new(BENCH, arguments.passes as usize * cases.len());
     for _ in 0..arguments.passes {
         for (case, kept) in cases.iter().zip(&mut kept) {
-            progress.step(case.name);
             let sample = run(case, &arguments, &peer).with_context(|| case.name)?;
             if sample.steal <= MAX_STEAL {
                 kept.push(sample);
             }
         }
     }
-    drop(progress);
-    print_results(&cases, &kept, arguments.passes)
+    print_results(&cases, &kept)
 }
 
 fn run(case: &Case, arguments: &Arguments, peer: &Path) -> Result<Sample> {
@@ -159,11 +155,7 @@ fn call_until(client: &Client, end: Instant) -> Result<Vec<u64>> {
     Ok(times)
 }
 
-fn print_results(cases: &[Case], kept: &[Vec<Sample>], passes: u32) -> Result<()> {
-    eprintln!(
-        "{:16} {:>8} {:>9} {:>9} {:>9} {:>11} {:>9} {:>7} {:>7}",
-        "", "p50 us", "p99.9 us", "max us", "probe us", "calls/probe", "/none", "daemon", "passes"
-    );
+fn print_results(cases: &[Case], kept: &[Vec<Sample>]) -> Result<()> {
     let none = median(&kept[0], Sample::ratio)
         .context("each pass without an attack had more than 2 % of stolen time")?;
     for (case, samples) in cases.iter().zip(kept) {
@@ -172,26 +164,14 @@ fn print_results(cases: &[Case], kept: &[Vec<Sample>], passes: u32) -> Result<()
             continue;
         };
         let us = |of: fn(&Sample) -> u64| median(samples, |s| of(s) as f64 / 1e3).unwrap_or(0.0);
-        let values = [
-            ("call_us_p50", us(|s| percentile(&s.calls, 0.5)), "us"),
-            ("call_us_p999", us(|s| percentile(&s.calls, 0.999)), "us"),
-            ("call_us_max", us(|s| percentile(&s.calls, 1.0)), "us"),
-            ("probe_us_p999", us(|s| percentile(&s.delays, 0.999)), "us"),
-            ("call_over_probe", ratio, "ratio"),
-            ("over_no_attack", ratio / none, "ratio"),
-            ("daemon_cpu", median(samples, |s| s.daemon_cpu).unwrap_or(0.0), "CPUs"),
-        ];
-        let [p50, p999, max, probe, ratio, growth, cpu] = values.map(|(_, value, _)| value);
-        eprintln!(
-            "{:16} {p50:>8.0} {p999:>9.0} {max:>9.0} {probe:>9.0} {ratio:>11.2} {growth:>9.2} \
-             {cpu:>7.2} {:>4}/{passes}",
-            case.name,
-            samples.len()
-        );
-        for (metric, value, unit) in values {
-            let key = Key { bench: BENCH, case: case.name, subject: "headroom", metric };
-            Measurement::new(key, Value { value, unit, runs: samples.len() }).print();
-        }
+        let mut row = Row::new(BENCH, case.name, "headroom", samples.len());
+        row.value("call_us_p50", us(|s| percentile(&s.calls, 0.5)), "us");
+        row.value("call_us_p999", us(|s| percentile(&s.calls, 0.999)), "us");
+        row.value("call_us_max", us(|s| percentile(&s.calls, 1.0)), "us");
+        row.value("probe_us_p999", us(|s| percentile(&s.delays, 0.999)), "us");
+        row.value("call_over_probe", ratio, "ratio");
+        row.value("over_no_attack", ratio / none, "ratio");
+        row.value("daemon_cpu", median(samples, |s| s.daemon_cpu).unwrap_or(0.0), "CPUs");
     }
     Ok(())
 }

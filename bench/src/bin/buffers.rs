@@ -8,18 +8,14 @@ use anyhow::{Context, Result};
 use bench::machine;
 use bench::peer::{self, Peer};
 use bench::pingpong;
-use bench::progress::Progress;
-use bench::results::{Key, Measurement, Value};
+use bench::results::{End, Row};
 use bench::rings;
-use bench::statistics::estimate;
 use bench::stressor::{self, Stressor};
 use binder_client::{Client, Options, Payload, Session};
 use clap::Parser;
 use control::binderd::{Reply, Request};
 use e2e::{Bus, BusError, Mapping};
-use machine_memory::pressure::{Resource, Stall};
-use machine_memory::{Meminfo, PressureTrigger, bytes_of};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use machine_memory::{Meminfo, bytes_of};
 
 const BENCH: &str = "buffers";
 const PAGE: u64 = 4096;
@@ -58,12 +54,14 @@ struct Arguments {
 }
 
 fn main() -> Result<()> {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        [peer::PEER, stressor::KIND, mib, core] => return stressor::serve(mib, core),
-        [peer::PEER, ..] => return pingpong::serve(&words[1..]),
-        _ => {}
-    }
+    let peer = peer::serve(|words| match words {
+        [stressor::KIND, mib, core] => stressor::serve(mib, core),
+        rest => pingpong::serve(rest),
+    });
+    peer.unwrap_or_else(run)
+}
+
+fn run() -> Result<()> {
     let mut arguments = Arguments::parse();
     if arguments.quick {
         (arguments.opens, arguments.clients, arguments.rounds) = (100, 20, 2);
@@ -76,7 +74,6 @@ fn main() -> Result<()> {
         ("headroom passthrough", Mapping::Passthrough),
         ("headroom notify-store", Mapping::NotifyStore),
     ];
-    eprintln!("{:<34} {:>12} {:>12} {:>12}", "", "median", "most", "unit");
     for (subject, mapping) in modes {
         match Bus::start(mapping) {
             Ok(bus) => {
@@ -108,27 +105,6 @@ fn raise_file_limit() {
     let _ = setrlimit(Resource::Nofile, limit);
 }
 
-fn print_results(case: &str, subject: &str, metric: &str, values: &[f64], unit: &str) {
-    let Some(e) = estimate(values) else { return };
-    let most = values.iter().copied().fold(f64::MIN, f64::max);
-    eprintln!(
-        "{:<34} {:>12.1} {:>12.1} {:>12}",
-        format!("{subject} {metric}"),
-        e.median,
-        most,
-        unit
-    );
-    let line = |metric: &str, value| {
-        Measurement::new(
-            Key { bench: BENCH, case, subject, metric },
-            Value { value, unit, runs: e.runs },
-        )
-        .print();
-    };
-    line(metric, e.median);
-    line(&format!("{metric}_max"), most);
-}
-
 /// Anonymous memory of the daemon, bytes: its own state without the buffers.
 fn anonymous_bytes(pid: u32) -> Result<u64> {
     let path = format!("/proc/{pid}/smaps_rollup");
@@ -148,7 +124,8 @@ fn idle_opens(arguments: &Arguments, subject: &str, bus: &Bus) -> Result<()> {
     let clients: Vec<Client> = (0..arguments.opens).map(|_| open(bus)).collect::<Result<_>>()?;
     let after = anonymous_bytes(bus.pid())?;
     let each = after.saturating_sub(before) as f64 / f64::from(arguments.opens);
-    print_results(&case, subject, "daemon_bytes_per_open", &[each], "B");
+    let mut row = Row::new(BENCH, &case, subject, 1);
+    row.value("daemon_bytes_per_open", each, "B");
     drop((first, clients));
     bus.wait_until_empty().map_err(|left| anyhow::anyhow!(left))
 }
@@ -213,9 +190,7 @@ fn warm_clients(
     let case = format!("{} clients with {} KiB", arguments.clients, arguments.bytes / 1024);
     let (mut ms, mut shares, mut warm, mut cold) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     call_all(sessions, message)?;
-    let mut progress = Progress::new(BENCH, arguments.rounds as usize);
-    for round in 1..=arguments.rounds {
-        progress.step(&format!("{subject}, round {round}"));
+    for _ in 0..arguments.rounds {
         warm.extend(call_all(sessions, message)?);
         let idle = idle_pages(bus)?;
         // Counts what is left, not what this request reclaimed: the daemon also reclaims on its own
@@ -225,13 +200,14 @@ fn warm_clients(
         shares.push(idle.saturating_sub(left) as f64 / idle as f64 * 100.0);
         cold.extend(call_all(sessions, message)?);
     }
-    drop(progress);
-    let idle = idle_pages(bus)? * PAGE / 1024;
-    print_results(&case, subject, "idle_kib", &[idle as f64], "KiB");
-    print_results(&case, subject, "back_ms", &ms, "ms");
-    print_results(&case, subject, "back_share", &shares, "%");
-    print_results(&case, subject, "call_warm_us", &warm, "us");
-    print_results(&case, subject, "call_after_us", &cold, "us");
+    let mut row = Row::new(BENCH, &case, subject, ms.len());
+    row.value("idle_kib", (idle_pages(bus)? * PAGE / 1024) as f64, "KiB");
+    row.median("back_ms", &ms, "ms", &[End::Max]);
+    row.median("back_share", &shares, "%", &[]);
+    drop(row);
+    let mut row = Row::new(BENCH, &case, subject, warm.len());
+    row.median("call_warm_us", &warm, "us", &[]);
+    row.median("call_after_us", &cold, "us", &[]);
     Ok(())
 }
 
@@ -245,33 +221,11 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// meanwhile, are not idle.
 const BACK_SHARE: f64 = 0.95;
 
-/// Detects the shortage of memory by the daemon's own thresholds.
-struct Shortage {
-    trigger: Option<PressureTrigger>,
-}
-
-impl Shortage {
-    fn watch() -> Self {
-        let (stall, window) = (Duration::from_millis(100), Duration::from_secs(1));
-        let opened =
-            PressureTrigger::open(Path::new("/proc"), Resource::Memory, Stall::Some, stall, window);
-        if let Err(error) = &opened {
-            eprintln!("stalls are not watched: {error}");
-        }
-        Self { trigger: opened.ok() }
-    }
-
-    fn has_come(&self) -> Result<bool> {
-        if let Some(trigger) = &self.trigger {
-            let mut fds = [PollFd::new(trigger, PollFlags::PRI)];
-            if poll(&mut fds, Some(&Timespec::default()))? > 0 {
-                return Ok(true);
-            }
-        }
-        let info = Meminfo::read(Path::new("/proc"))?;
-        let available = info.available.context("/proc/meminfo has no MemAvailable")?;
-        Ok(available * 100 < info.total.unwrap_or(0) * LOW_PERCENT)
-    }
+/// Detects the shortage of memory by the daemon's own threshold.
+fn is_short() -> Result<bool> {
+    let info = Meminfo::read(Path::new("/proc"))?;
+    let available = info.available.context("/proc/meminfo has no MemAvailable")?;
+    Ok(available * 100 < info.total.unwrap_or(0) * LOW_PERCENT)
 }
 
 /// Measures reclaim without a request: the daemon detects the shortage by itself.
@@ -285,9 +239,7 @@ fn under_pressure(
     let case = format!("{} clients under pressure", arguments.clients);
     let total_mib = Meminfo::read(Path::new("/proc"))?.total.unwrap_or(0) >> 20;
     let (mut ms, mut shares) = (Vec::new(), Vec::new());
-    let mut progress = Progress::new(BENCH, arguments.rounds as usize);
-    for round in 1..=arguments.rounds {
-        progress.step(&format!("{subject}, under pressure, round {round}"));
+    for _ in 0..arguments.rounds {
         call_all(sessions, message)?;
         let idle = idle_pages(bus)?;
         let left = total_mib * LEFT_PERCENT / 100;
@@ -305,19 +257,19 @@ fn under_pressure(
         drop(stressor);
     }
     call_all(sessions, message)?;
-    drop(progress);
-    print_results(&case, subject, "pressure_back_ms", &ms, "ms");
-    print_results(&case, subject, "pressure_back_share", &shares, "%");
+    let mut row = Row::new(BENCH, &case, subject, ms.len());
+    row.median("pressure_back_ms", &ms, "ms", &[End::Max]);
+    row.median("pressure_back_share", &shares, "%", &[]);
     Ok(())
 }
 
 /// Milliseconds from the shortage until [`BACK_SHARE`] is back, and the pages that are left.
 fn time_until_back(bus: &Bus, idle: u64) -> Result<(f64, u64)> {
-    let (shortage, begun) = (Shortage::watch(), Instant::now());
+    let begun = Instant::now();
     let mut short_since = None;
     let enough = (idle as f64 * (1.0 - BACK_SHARE)) as u64;
     loop {
-        if short_since.is_none() && shortage.has_come()? {
+        if short_since.is_none() && is_short()? {
             short_since = Some(Instant::now());
         }
         let rest = idle_pages(bus)?;

@@ -1,21 +1,17 @@
 //! Resources of headroom-oomd itself: memory, CPU time when idle, time until it is ready.
 
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use bench::child::unused_uid;
 use bench::machine::process_cpu_ns;
-use bench::oomd::{self, Oomd};
-use bench::progress::Progress;
-use bench::results::{Key, Measurement, Value};
-use bench::statistics::estimate;
+use bench::oomd::Oomd;
+use bench::results::Row;
 use clap::Parser;
 use control::Uid;
 use machine_memory::bytes_of;
 
 const BENCH: &str = "daemon";
-const SUBJECT: &str = "headroom-oomd";
 
 /// Starts a private headroom-oomd with no limit, one, and 64 limits, and measures the time until it
 /// replies, with all limits in force, its memory when idle, and its CPU time when idle. Triggers
@@ -31,12 +27,6 @@ struct Arguments {
     /// Cases: numbers of limited users
     #[arg(long, value_delimiter = ',', default_values_t = [0, 1, 64])]
     users: Vec<u32>,
-    /// Source of memory events: auto, bpf or proc
-    #[arg(long, default_value = "auto", value_parser = ["auto", "bpf", "proc"])]
-    notifier: String,
-    /// The daemon; by default the headroom-oomd beside this program or in $HEADROOM_BIN_DIR
-    #[arg(long)]
-    daemon: Option<PathBuf>,
 }
 
 /// Results of one daemon.
@@ -50,13 +40,10 @@ struct Found {
 
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
-    let program = oomd::program(arguments.daemon.clone())?;
     let mut found: Vec<Found> = arguments.users.iter().map(|_| Found::default()).collect();
-    let mut progress = Progress::new(BENCH, arguments.runs as usize * found.len());
     for _ in 0..arguments.runs {
         for (users, found) in arguments.users.iter().zip(&mut found) {
-            measure(&arguments, &program, *users, found)?;
-            progress.step(&format!("{users} users"));
+            measure(arguments.idle_s, *users, found)?;
         }
     }
     for (users, found) in arguments.users.iter().zip(&found) {
@@ -65,41 +52,27 @@ fn main() -> Result<()> {
             1 => "1 user limited".to_owned(),
             users => format!("{users} users limited"),
         };
-        let metrics = [
-            ("start_ms", &found.start_ms, "ms"),
-            ("rss_kib", &found.rss_kib, "KiB"),
-            ("own_kib", &found.own_kib, "KiB"),
-            ("idle_cpu_percent", &found.idle_percent, "%"),
-        ];
-        for (metric, values, unit) in metrics {
-            let median = estimate(values).context("no runs")?.median;
-            Measurement::new(
-                Key { bench: BENCH, case: &case, subject: SUBJECT, metric },
-                Value { value: median, unit, runs: values.len() },
-            )
-            .print();
-        }
+        let mut row = Row::new(BENCH, &case, "headroom-oomd", arguments.runs as usize);
+        row.median("start_ms", &found.start_ms, "ms", &[]);
+        row.median("rss_kib", &found.rss_kib, "KiB", &[]);
+        row.median("own_kib", &found.own_kib, "KiB", &[]);
+        row.median("idle_cpu_percent", &found.idle_percent, "%", &[]);
     }
     Ok(())
 }
 
-fn measure(
-    arguments: &Arguments,
-    program: &std::path::Path,
-    users: u32,
-    found: &mut Found,
-) -> Result<()> {
+fn measure(idle_s: u64, users: u32, found: &mut Found) -> Result<()> {
     let Uid(first) = unused_uid();
     let limits: String = (0..users)
         .map(|user| format!("[[limit]]\nuser = {}\nhard = \"256M\"\n", first + user))
         .collect();
     let begun = Instant::now();
-    let daemon = Oomd::start_with(program, &arguments.notifier, &limits)?;
+    let daemon = Oomd::start("auto", &limits)?;
     found.start_ms.push(begun.elapsed().as_secs_f64() * 1e3);
     // The first scans, and the growth of memory that they cause, are over.
     std::thread::sleep(Duration::from_secs(1));
     let (before, since) = (process_cpu_ns(daemon.pid())?, Instant::now());
-    std::thread::sleep(Duration::from_secs(arguments.idle_s));
+    std::thread::sleep(Duration::from_secs(idle_s));
     let used = process_cpu_ns(daemon.pid())? - before;
     found.idle_percent.push(used as f64 / since.elapsed().as_nanos() as f64 * 100.0);
     let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid()))?;

@@ -1,18 +1,17 @@
 //! Cost of a handle when many are in use: a new node is sent with every call and kept by the
 //! server. The baseline is the walk over an ordered map by which free handles used to be found.
 
+use std::collections::BTreeSet;
 use std::process::Stdio;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
 use bench::devices::{self, Device, DeviceArguments};
 use bench::measure::Summary;
-use bench::naive::NaiveTable;
 use bench::peer::{self, Peer};
-use bench::progress::Progress;
-use bench::results::{Key, Measurement, Value, print_estimate};
+use bench::results::Row;
 use bench::stash::{self, Sender};
-use bench::statistics::{estimate, quartiles};
+use bench::statistics::estimate;
 use bench::{affinity, machine};
 use binder_client::{Client, Options};
 use clap::Parser;
@@ -50,12 +49,11 @@ struct Arguments {
 }
 
 fn main() -> Result<()> {
-    if let Some(arguments) = peer::arguments()
-        && let [device] = &arguments[..]
-    {
-        return stash::serve(device);
-    }
-    run(&Arguments::parse())
+    let peer = peer::serve(|words| match words {
+        [device] => stash::serve(device),
+        _ => anyhow::bail!("no such peer: {words:?}"),
+    });
+    peer.unwrap_or_else(|| run(&Arguments::parse()))
 }
 
 /// Blocks of one subject: by range, then by round.
@@ -65,21 +63,15 @@ fn run(arguments: &Arguments) -> Result<()> {
     arguments.devices.prepare()?;
     let ranges = ranges(arguments.up_to, arguments.range);
     affinity::pin(arguments.cpu)?;
-    if !affinity::be_eager() {
-        eprintln!("not allowed to raise the priority: other work on the core will disturb");
-    }
     let devices = arguments.devices.open(Some(arguments.cpu))?;
     let mut samples: Vec<Samples> = vec![vec![Vec::new(); ranges.len()]; devices.len() + 1];
-    let mut progress = Progress::new(BENCH, arguments.rounds as usize * ranges.len());
-    for round in 1..=arguments.rounds {
-        one_round(arguments, &ranges, &devices, &mut samples, &mut |range| {
-            progress.step(&format!("round {round}, {range}"));
-        })?;
+    for _ in 0..arguments.rounds {
+        one_round(arguments, &ranges, &devices, &mut samples)?;
     }
-    drop(progress);
     let names = devices.iter().map(|device| device.name.as_str()).chain([NAIVE]);
-    let results: Vec<(&str, Samples)> = names.zip(samples).collect();
-    print_results(&ranges, &results);
+    for (name, samples) in names.zip(&samples) {
+        print_results(&ranges, name, samples);
+    }
     devices::close(devices)
 }
 
@@ -98,7 +90,6 @@ fn one_round(
     ranges: &[(u32, u32)],
     devices: &[Device],
     samples: &mut [Samples],
-    progress: &mut dyn FnMut(&str),
 ) -> Result<()> {
     let mut servers = Vec::new();
     let mut clients = Vec::new();
@@ -108,9 +99,8 @@ fn one_round(
         clients.push(Client::open(&device.path, &Options::default())?);
     }
     let mut senders: Vec<Sender> = clients.iter().map(Sender::new).collect();
-    let mut table = NaiveTable::default();
+    let mut table = BTreeSet::new();
     for (at, range) in ranges.iter().enumerate() {
-        progress(&case(*range));
         let available = machine::available_mib()?;
         anyhow::ensure!(
             available > arguments.keep_free_mib,
@@ -129,75 +119,45 @@ fn one_round(
     Ok(())
 }
 
-/// Fills a range of the table, timing some of the walks.
-fn walk(table: &mut NaiveTable, (first, last): (u32, u32), timed: u32) -> Result<Vec<u64>> {
+/// Fills a range of the table, in some cases by a walk from the lowest handle to the first free
+/// one, which is timed: the way in which drivers found it before they had a bitmap.
+fn walk(table: &mut BTreeSet<u32>, (first, last): (u32, u32), timed: u32) -> Result<Vec<u64>> {
     let every = ((last - first) / timed.max(1)).max(1);
     let mut times = Vec::new();
     for handle in first + 1..=last {
         if timed > 0 && (handle - first).is_multiple_of(every) {
             let start = Instant::now();
-            let found = table.allocate(handle.into());
+            let found = (1..).zip(&*table).take_while(|(free, used)| free == *used).count() + 1;
+            table.insert(found as u32);
             times.push(start.elapsed().as_nanos() as u64);
-            anyhow::ensure!(found == handle, "the walk found {found}, {handle} is free");
+            anyhow::ensure!(found as u32 == handle, "the walk found {found}, {handle} is free");
         } else {
-            table.insert(handle, handle.into());
+            table.insert(handle);
         }
     }
     Ok(times)
 }
 
-fn print_results(ranges: &[(u32, u32)], results: &[(&str, Samples)]) {
-    eprintln!(
-        "{:<16} {:<24} {:>10} {:>10} {:>10}  {:>17}",
-        "handles in use", "us a new handle", "p50", "p99", "max", "rounds' quartiles"
-    );
-    for (name, samples) in results {
-        let naive = *name == NAIVE;
-        let [p50, p99] = if naive {
-            ["allocation_us_p50", "allocation_us_p99"]
-        } else {
-            ["rtt_us_p50", "rtt_us_p99"]
-        };
-        for (range, rounds) in ranges.iter().zip(samples) {
-            let s = Summary::of_blocks(rounds);
-            if s.runs == 0 {
-                continue;
-            }
+fn print_results(ranges: &[(u32, u32)], name: &str, samples: &Samples) {
+    let time = if name == NAIVE { "allocation_us" } else { "rtt_us" };
+    for (range, rounds) in ranges.iter().zip(samples) {
+        let s = Summary::of_blocks(rounds);
+        if s.runs > 0 {
             let case = case(*range);
-            let [low, _, high] = quartiles(&s.block_medians).unwrap_or_default();
-            let spread = format!("{low:.2}-{high:.2}");
-            eprintln!(
-                "{case:<16} {name:<24} {:>10.2} {:>10.2} {:>10.1}  {spread:>17}",
-                s.p50, s.p99, s.max
-            );
-            Measurement::new(
-                Key { bench: BENCH, case: &case, subject: name, metric: p50 },
-                Value { value: s.p50, unit: "us", runs: s.runs },
-            )
-            .print();
-            Measurement::new(
-                Key { bench: BENCH, case: &case, subject: name, metric: p99 },
-                Value { value: s.p99, unit: "us", runs: s.runs },
-            )
-            .print();
+            let mut row = Row::new(BENCH, &case, name, s.runs);
+            row.value(&format!("{time}_p50"), s.p50, "us");
+            row.value(&format!("{time}_p99"), s.p99, "us");
         }
     }
-    for (name, samples) in results {
-        let [Some(first), Some(last)] = [samples.first(), samples.last()] else { continue };
-        let median = |block: &Vec<u64>| Summary::of_blocks(std::slice::from_ref(block)).p50;
-        let ratios: Vec<f64> = first
-            .iter()
-            .zip(last)
-            .map(|(first, last)| median(last) / median(first))
-            .filter(|ratio| ratio.is_finite())
-            .collect();
-        let Some(e) = estimate(&ratios) else { continue };
-        eprintln!(
-            "{name:<24} last range over first: {:.3} ({:.3} to {:.3} in {} rounds)",
-            e.median, e.low, e.high, e.runs
-        );
-        let case = ranges.last().map_or(String::new(), |last| format!("0-{}", last.1));
-        let metric = "last_over_first";
-        print_estimate(Key { bench: BENCH, case: &case, subject: name, metric }, "ratio", &e);
+    let (Some(first), Some(last), Some(range)) = (samples.first(), samples.last(), ranges.last())
+    else {
+        return;
+    };
+    let ratios = Summary::of_blocks(last).over(&Summary::of_blocks(first));
+    let ratios: Vec<f64> = ratios.into_iter().filter(|ratio| ratio.is_finite()).collect();
+    if let Some(ratio) = estimate(&ratios) {
+        let case = format!("0-{}", range.1);
+        let mut row = Row::new(BENCH, &case, name, ratio.runs);
+        row.estimate("last_over_first", &ratio, "ratio");
     }
 }

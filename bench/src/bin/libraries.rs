@@ -1,15 +1,15 @@
 //! Round trips through client libraries of other projects, beside a Unix socket on one core in the
 //! same run. `scripts/bench-libraries` starts the daemon, the services and this program.
 
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
-use bench::measure::{OnCore, Summary, block, message};
+use bench::measure::{Summary, alternate, block, message};
+use bench::peer::{self, Worker};
 use bench::pingpong::{self, SeqPacket};
 use bench::timed_caller::TimedCaller;
-use bench::{affinity, peer, report};
+use bench::{affinity, report};
 use clap::Parser;
 
 /// Times round trips of clients that other libraries make.
@@ -44,69 +44,39 @@ fn named_program(text: &str) -> Result<(String, PathBuf)> {
 }
 
 fn main() -> Result<()> {
-    if let Some(arguments) = peer::arguments() {
-        return pingpong::serve(&arguments);
-    }
-    run(&Arguments::parse())
+    peer::serve(pingpong::serve).unwrap_or_else(|| run(&Arguments::parse()))
 }
 
-/// A client process; killed on drop.
-struct Client {
-    caller: TimedCaller,
-    child: Child,
-}
-
-impl Client {
-    fn start(name: &str, program: &Path) -> Result<Self> {
-        let mut command = Command::new(program);
-        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-        let mut child = child.with_context(|| format!("cannot start {}", program.display()))?;
-        let stdin = child.stdin.take().context("no stdin")?;
-        let mut stdout = BufReader::new(child.stdout.take().context("no stdout")?);
-        let mut first = String::new();
-        let read = stdout.read_line(&mut first);
-        let client = Self { caller: TimedCaller::new(name, stdin, stdout), child };
-        read?;
-        ensure!(first.trim() == "ready", "{name}: {} is not ready: {first}", program.display());
-        Ok(client)
-    }
-}
-
-impl Drop for Client {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// Starts a client process.
+fn start(name: &str, program: &Path) -> Result<TimedCaller> {
+    let mut command = Command::new(program);
+    let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+    let child = child.with_context(|| format!("cannot start {}", program.display()))?;
+    let mut worker = Worker::of(child)?;
+    let first = worker.answer().with_context(|| name.to_owned())?;
+    ensure!(first == "ready", "{name}: {} is not ready: {first}", program.display());
+    Ok(TimedCaller(name.to_owned(), worker))
 }
 
 fn run(arguments: &Arguments) -> Result<()> {
-    if !affinity::be_eager() {
-        eprintln!("not allowed to raise the priority: other work on the machine will disturb");
-    }
-    let mut socket = OnCore::start(arguments.cpu, SeqPacket::start).context(SeqPacket::NAME)?;
+    affinity::be_eager();
+    let mut socket = SeqPacket::start(arguments.cpu).context(SeqPacket::NAME)?;
     let message = message(arguments.length);
     let mut reply = vec![0; message.len()];
-    let started = arguments.clients.iter().map(|(name, program)| Client::start(name, program));
-    let mut clients = started.collect::<Result<Vec<Client>>>()?;
-    block(&mut socket, arguments.block, &message, &mut reply)?;
+    let started = arguments.clients.iter().map(|(name, program)| start(name, program));
+    let mut clients = started.collect::<Result<Vec<TimedCaller>>>()?;
+    type Turn<'a> = Box<dyn FnMut() -> Result<Vec<u64>> + 'a>;
+    let mut subjects: Vec<Turn<'_>> =
+        vec![Box::new(|| block(&mut socket, arguments.block, &message, &mut reply))];
     for client in &mut clients {
-        client.caller.calls(arguments.block, arguments.length)?;
+        subjects.push(Box::new(|| client.calls(arguments.block, arguments.length)));
     }
-    let mut of_socket = Vec::new();
-    let mut of_clients = vec![Vec::new(); clients.len()];
-    for _ in 0..arguments.blocks {
-        of_socket.push(block(&mut socket, arguments.block, &message, &mut reply)?);
-        for (client, blocks) in clients.iter_mut().zip(&mut of_clients) {
-            blocks.push(client.caller.calls(arguments.block, arguments.length)?);
-        }
-    }
-    let names = clients.iter().map(|client| client.caller.name());
+    let blocks = alternate(&mut subjects, arguments.blocks, |turn| turn())?;
+    drop(subjects);
+    let names = clients.iter().map(|client| client.0.as_str());
     let names = std::iter::once(SeqPacket::NAME).chain(names);
-    let summaries = std::iter::once(&of_socket).chain(&of_clients);
-    let results: Vec<(&str, Summary)> =
-        names.zip(summaries.map(|blocks| Summary::of_blocks(blocks))).collect();
-    report::round_trips_head(SeqPacket::NAME);
+    let results: Vec<_> = names.zip(blocks.iter().map(|b| Summary::of_blocks(b))).collect();
     let case = format!("{} characters", arguments.length);
-    report::round_trips("libraries", &case, (SeqPacket::NAME, "over_seqpacket"), &results);
+    report::round_trips("libraries", &case, &results);
     Ok(())
 }

@@ -1,17 +1,13 @@
 //! By how much a limit is exceeded, and how many processes are killed for it.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use bench::child::Child;
-use bench::oomd;
-use bench::overshoot::{Guard, Load, Pages, Run, run};
-use bench::progress::Progress;
-use bench::results::{Key, Measurement, Value};
-use bench::statistics::estimate;
-use clap::{Parser, ValueEnum};
+use bench::memory::Pages;
+use bench::overshoot::{Guard, Load, Run, run};
+use bench::report;
+use bench::results::{End, Row};
+use clap::Parser;
 
 const BENCH: &str = "overshoot";
 const MIB: u64 = 1 << 20;
@@ -44,59 +40,9 @@ struct Arguments {
     /// 0: none
     #[arg(long, default_value_t = 2048)]
     far_mib: u64,
-    /// What enforces the limit; several alternate
-    #[arg(
-        long,
-        value_enum,
-        value_delimiter = ',',
-        default_values_t = [Subject::Bpf, Subject::Proc, Subject::Stopped, Subject::Cgroup]
-    )]
-    subject: Vec<Subject>,
-    /// Busy loops of ordinary priority that run beside the processes
-    #[arg(long, default_value_t = 0)]
-    busy: usize,
-    /// The daemon; by default the headroom-oomd beside this program or in $HEADROOM_BIN_DIR
-    #[arg(long)]
-    daemon: Option<PathBuf>,
     /// One run of each case, under a limit of 64 MiB
     #[arg(long)]
     quick: bool,
-}
-
-/// What enforces the limit.
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Subject {
-    /// The daemon, which watches in the kernel where that works
-    Auto,
-    /// The daemon, which watches in the kernel
-    Bpf,
-    /// The daemon, which reads /proc on a timer
-    Proc,
-    /// What works in the kernel while the daemon is stopped
-    Stopped,
-    /// A control group's own limit, and the kernel's own killer
-    Cgroup,
-}
-
-impl Subject {
-    fn guard(self, program: &Path) -> Guard<'_> {
-        match self {
-            Self::Auto => Guard::Daemon(program, "auto"),
-            Self::Bpf => Guard::Daemon(program, "bpf"),
-            Self::Proc => Guard::Daemon(program, "proc"),
-            Self::Stopped => Guard::Stopped(program),
-            Self::Cgroup => Guard::ControlGroup,
-        }
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Auto | Self::Bpf => "headroom",
-            Self::Proc => "headroom proc",
-            Self::Stopped => "headroom stopped",
-            Self::Cgroup => "memory cgroup",
-        }
-    }
 }
 
 fn main() -> Result<()> {
@@ -105,25 +51,18 @@ fn main() -> Result<()> {
         (arguments.runs, arguments.limit_mib, arguments.far_mib) = (1, 64, 256);
     }
     anyhow::ensure!(rustix::process::geteuid().is_root(), "changing users needs root");
-    let program = oomd::program(arguments.daemon.clone())?;
-    let _busy = busy_loops(arguments.busy)?;
-    let cases = arguments.cases();
-    let steps: usize = cases.iter().map(|case| case.subjects.len()).sum();
-    let mut progress = Progress::new(BENCH, steps * arguments.runs as usize);
-    let mut results = Vec::new();
-    for Case { name, load, subjects } in cases {
-        let mut runs: Vec<Vec<Run>> = vec![Vec::new(); subjects.len()];
-        for number in 1..=arguments.runs {
-            for (subject, runs) in subjects.iter().zip(&mut runs) {
-                progress.step(&format!("{name}, {}, run {number}", subject.name()));
-                let one = run(subject.guard(&program), &load);
-                runs.push(one.with_context(|| format!("{name}, {}", subject.name()))?);
+    for Case { name, load, guards } in arguments.cases() {
+        let mut runs: Vec<Vec<Run>> = vec![Vec::new(); guards.len()];
+        for _ in 0..arguments.runs {
+            for (guard, runs) in guards.iter().zip(&mut runs) {
+                let one = run(*guard, &load);
+                runs.push(one.with_context(|| format!("{name}, {}", guard.name()))?);
             }
         }
-        results.extend(subjects.into_iter().zip(runs).map(|(it, runs)| (name.clone(), it, runs)));
+        for (guard, runs) in guards.iter().zip(&runs) {
+            print_row(&name, guard.name(), runs);
+        }
     }
-    drop(progress);
-    print_results(&results);
     Ok(())
 }
 
@@ -131,106 +70,51 @@ fn main() -> Result<()> {
 struct Case {
     name: String,
     load: Load,
-    subjects: Vec<Subject>,
+    guards: Vec<Guard>,
 }
 
 impl Arguments {
     fn cases(&self) -> Vec<Case> {
         let limit_bytes = self.limit_mib * MIB;
         let fresh = |&processes: &u16| Case {
-            name: format!("{processes} process{}", if processes == 1 { "" } else { "es" }),
+            name: report::number(processes.into(), "process", "processes"),
             load: Load { processes, limit_bytes, rest: Duration::ZERO, pages: Pages::Small },
-            subjects: self.subject.clone(),
+            guards: vec![Guard::Bpf, Guard::Proc, Guard::Stopped],
         };
         let mut cases: Vec<Case> = self.processes.iter().map(fresh).collect();
-        // Without the notifier each kill waits for a measurement, and control groups do not
-        // measure.
-        let mut subjects = self.subject.clone();
-        subjects.retain(|it| matches!(it, Subject::Auto | Subject::Bpf | Subject::Stopped));
+        // Without the notifier each kill waits for a measurement.
+        let guards = vec![Guard::Bpf, Guard::Stopped];
+        let rest = Duration::from_millis(self.rest_ms);
         if self.rest_ms > 0 {
-            let rest = Duration::from_millis(self.rest_ms);
             cases.extend(self.processes.iter().map(fresh).map(|case| Case {
                 name: format!("{}, rested", case.name),
                 load: Load { rest, ..case.load },
-                subjects: subjects.clone(),
+                guards: guards.clone(),
             }));
         }
         if self.far_mib > 0 {
-            let processes = std::thread::available_parallelism().map_or(1, |cpus| cpus.get());
-            let rest = Duration::from_millis(self.rest_ms);
+            let processes =
+                std::thread::available_parallelism().map_or(1, |cpus| cpus.get()) as u16;
             let limit_bytes = self.far_mib * MIB;
-            let load = |pages| Load { processes: processes as u16, limit_bytes, rest, pages };
             for (size, pages) in [("small", Pages::Small), ("huge", Pages::Huge)] {
                 let name = format!("from far, {size} pages");
-                cases.push(Case { name, load: load(pages), subjects: subjects.clone() });
+                let load = Load { processes, limit_bytes, rest, pages };
+                cases.push(Case { name, load, guards: guards.clone() });
             }
         }
         cases
     }
 }
 
-fn busy_loops(count: usize) -> Result<Vec<Child>> {
-    (0..count)
-        .map(|_| Child::start(Command::new("sh").args(["-c", "while :; do :; done"])))
-        .collect()
-}
-
-fn print_results(results: &[(String, Subject, Vec<Run>)]) {
-    eprintln!(
-        "{:<22} {:<16} {:>17} {:>17} {:>9} {:>15} {:>17} {:>9}",
-        "",
-        "median (most)",
-        "pages over, kill",
-        "peak",
-        "victims",
-        "us to signal",
-        "ms to memory",
-        "in kernel"
-    );
-    for (case, subject, runs) in results {
-        print_row(case, subject.name(), runs);
-    }
-}
-
 fn print_row(case: &str, subject: &str, runs: &[Run]) {
-    let columns: [(&str, &str, Vec<f64>); 5] = [
-        ("pages_over_at_kill", "pages", runs.iter().map(|r| r.pages_over_at_kill as f64).collect()),
-        ("pages_over_peak", "pages", runs.iter().map(|r| r.pages_over_peak as f64).collect()),
-        ("victims", "processes", runs.iter().map(|r| r.victims as f64).collect()),
-        ("signal_us", "us", runs.iter().filter_map(|r| Some(r.signal_us? as f64)).collect()),
-        (
-            "memory_back_ms",
-            "ms",
-            runs.iter().filter_map(|r| Some(r.memory_back_us? as f64 / 1000.0)).collect(),
-        ),
-    ];
-    let mut row = format!("{case:<22} {subject:<16}");
-    for ((metric, unit, values), width) in columns.iter().zip([17, 17, 9, 15, 17]) {
-        let Some(e) = estimate(values) else {
-            row += &format!(" {:>width$}", "-");
-            continue;
-        };
-        let most = values.iter().copied().fold(f64::MIN, f64::max);
-        row += &format!(" {:>width$}", format!("{} ({most})", Short(e.median), most = Short(most)));
-        let line = |metric: &str, value| {
-            Measurement::new(
-                Key { bench: BENCH, case, subject, metric },
-                Value { value, unit, runs: e.runs },
-            )
-            .print();
-        };
-        line(metric, e.median);
-        line(&format!("{metric}_max"), most);
-    }
+    let values = |of: fn(&Run) -> Option<f64>| runs.iter().filter_map(of).collect::<Vec<_>>();
+    let mut row = Row::new(BENCH, case, subject, runs.len());
+    let mut print = |metric, unit, of| row.median(metric, &values(of), unit, &[End::Max]);
+    print("pages_over_at_kill", "pages", |run| Some(run.pages_over_at_kill as f64));
+    print("pages_over_peak", "pages", |run| Some(run.pages_over_peak as f64));
+    print("victims", "processes", |run| Some(run.victims as f64));
+    print("signal_us", "us", |run| Some(run.signal_us as f64));
+    print("memory_back_ms", "ms", |run| Some(run.memory_back_us? as f64 / 1000.0));
     let in_kernel = runs.iter().filter(|run| run.by_kernel).count();
-    eprintln!("{row} {:>9}", format!("{in_kernel}/{}", runs.len()));
-}
-
-/// Displays a number without decimals if it has none.
-struct Short(f64);
-
-impl std::fmt::Display for Short {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if self.0.fract() == 0.0 { write!(f, "{}", self.0) } else { write!(f, "{:.1}", self.0) }
-    }
+    row.value("killed_in_kernel", in_kernel as f64, "runs");
 }

@@ -4,37 +4,29 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use bench::affinity::{self, Class};
-use bench::progress::Progress;
-use bench::results::{Key, Measurement, Value};
-use bench::statistics::{estimate, quartiles};
-use bench::victim_memory::{Layout, Pages, munmap_back};
+use bench::memory::{Layout, Pages, munmap_back};
+use bench::results::{End, Row};
+use bench::statistics::estimate;
 use bench::victims::{self, Condition, KillMethod, Killed, Ready};
 use bench::{machine, peer};
 use clap::Parser;
 use reclaim::Reaper;
 
 const BENCH: &str = "reclaim";
-const LIMIT: &str = "munmap";
 const WORST: &str = "worst of all";
 /// Maximum of reaper threads in the daemon.
 const REAPERS: usize = 2;
-/// From this size on only the first and the last subject are measured, with one round less for each
-/// doubling, unless all are requested.
+/// From this size on there is one round less for each doubling.
 const LARGE_MIB: u64 = 512;
+/// From this size on only the conditions in which the signal alone does least are measured.
+const VERY_LARGE_MIB: u64 = 2048;
 
-/// Name and method of a subject.
-type Subject = (&'static str, KillMethod);
-
-const SUBJECTS: &[Subject] = &[
-    ("kill", KillMethod::Signal),
-    ("headroom kill", KillMethod::OneCall),
-    ("headroom", KillMethod::Reclaim),
-];
+const SUBJECTS: [(&str, KillMethod); 2] =
+    [("kill", KillMethod::Signal), ("headroom", KillMethod::Reclaim)];
 
 /// Measures how fast the memory of a killed process comes back, from the signal until it is free,
-/// in 10^6 bytes a second: by the signal alone (`kill`), with process_mrelease from the thread that
-/// sent the signal (`headroom kill`), and from a waiting thread (`headroom`, as the daemon does
-/// it).
+/// in 10^6 bytes a second: by the signal alone (`kill`), and with process_mrelease from a waiting
+/// thread (`headroom`, as the daemon does it).
 ///
 /// The memory counts as free when the victim's pidfd becomes readable, since a process tears its
 /// memory down before it becomes a zombie, or when process_mrelease returns with success; what
@@ -46,8 +38,8 @@ const SUBJECTS: &[Subject] = &[
 /// this process, just before; the median of all rounds. "worst of all" has the least of all cases.
 #[derive(Parser)]
 struct Arguments {
-    /// Sizes of victims; from 512 MiB on, only kill and headroom are measured, and from 2048 MiB
-    /// on, only the conditions in which the signal alone does least
+    /// Sizes of victims; from 2048 MiB on, only the conditions in which the signal alone does least
+    /// are measured
     #[arg(
         long,
         value_delimiter = ',',
@@ -65,37 +57,22 @@ struct Arguments {
     /// last one]
     #[arg(long)]
     cpu: Option<usize>,
-    /// Let this program use all cores
-    #[arg(long)]
-    any_cpu: bool,
     /// Memory that must stay available, MiB: larger victims are left out
     #[arg(long, default_value_t = 4096)]
     keep_free_mib: u64,
-    /// Only cases with this in their names, like "THP, stopped"
-    #[arg(long, value_name = "TEXT", default_value = "")]
-    only: String,
-    /// Only these subjects
-    #[arg(long, value_delimiter = ',', value_name = "NAME")]
-    subjects: Vec<String>,
-    /// All subjects in all conditions for all sizes
-    #[arg(long)]
-    full: bool,
     /// One round with victims of 32 MiB
     #[arg(long)]
     quick: bool,
 }
 
 fn main() -> Result<()> {
-    if let Some(arguments) = peer::arguments()
-        && let Some(done) = victims::serve(&arguments)
-    {
-        return done;
-    }
-    let mut arguments = Arguments::parse();
-    if arguments.quick {
-        (arguments.rounds, arguments.mib, arguments.patience_ms) = (1, vec![32], 100);
-    }
-    run(&arguments)
+    peer::serve(victims::serve).unwrap_or_else(|| {
+        let mut arguments = Arguments::parse();
+        if arguments.quick {
+            (arguments.rounds, arguments.mib, arguments.patience_ms) = (1, vec![32], 100);
+        }
+        run(&arguments)
+    })
 }
 
 /// One kind of victim.
@@ -103,8 +80,8 @@ struct Case {
     layout: Layout,
     condition: Condition,
     rounds: u32,
-    /// By subject, then by round; `None` for a subject that is left out.
-    kills: Vec<Option<Vec<Killed>>>,
+    /// By subject, then by round.
+    kills: [Vec<Killed>; 2],
     /// Rate of munmap (the physical limit) just before each round, MB/s.
     limits: Vec<f64>,
 }
@@ -124,50 +101,33 @@ fn run(arguments: &Arguments) -> Result<()> {
         Some(core) => core,
         None => std::thread::available_parallelism().context("how many cores?")?.get() - 1,
     };
-    if !arguments.any_cpu && !affinity::avoid(core)? {
+    if !affinity::avoid(core)? {
         eprintln!("there is one core: victims, competitors and we share it");
     }
-    let subjects = subjects(arguments)?;
     let reaper = start_reaper()?;
-    let mut cases = plan(arguments, subjects.len())?;
+    let mut cases = plan(arguments)?;
     let patience = Duration::from_millis(arguments.patience_ms);
-    let steps = |case: &Case| case.kills.iter().flatten().count() * case.rounds as usize;
-    let mut progress = Progress::new(BENCH, cases.iter().map(steps).sum());
     let mut warned = false;
     for round in 0..arguments.rounds {
         for case in cases.iter_mut().filter(|case| round < case.rounds) {
-            let name = case.name();
             case.limits.push(munmap_back(case.layout)?.mb_per_s());
             // Each subject is first equally often.
-            for turn in 0..subjects.len() {
-                let at = (turn + round as usize) % subjects.len();
-                let ((subject, killer), Some(kills)) = (subjects[at], &mut case.kills[at]) else {
-                    continue;
-                };
-                progress.step(&format!("{name}, {subject}, round {}", round + 1));
+            for turn in 0..SUBJECTS.len() {
+                let at = (turn + round as usize) % SUBJECTS.len();
                 let ready = Ready::start(case.layout, case.condition, core);
-                let ready = ready.with_context(|| name.clone())?;
-                if case.layout.pages == Pages::Huge && ready.huge_share() < 0.9 && !warned {
+                let ready = ready.with_context(|| case.name())?;
+                let huge = ready.huge_share();
+                if case.layout.pages == Pages::Huge && huge < 0.9 && !warned {
                     warned = true;
-                    let percent = ready.huge_share() * 100.0;
-                    eprintln!("{name}: only {percent:.0} % are huge pages");
+                    eprintln!("{}: only {:.0} % are huge pages", case.name(), huge * 100.0);
                 }
-                kills.push(ready.kill(killer, &reaper, patience).with_context(|| name.clone())?);
+                let killed = ready.kill(SUBJECTS[at].1, &reaper, patience);
+                case.kills[at].push(killed.with_context(|| case.name())?);
             }
         }
     }
-    drop(progress);
-    print_results(&cases, &subjects);
+    print_results(&cases);
     Ok(())
-}
-
-fn subjects(arguments: &Arguments) -> Result<Vec<Subject>> {
-    let wanted = &arguments.subjects;
-    for name in wanted {
-        anyhow::ensure!(SUBJECTS.iter().any(|(known, _)| known == name), "no subject \"{name}\"");
-    }
-    let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|wanted| wanted == name);
-    Ok(SUBJECTS.iter().copied().filter(|(name, _)| is_wanted(name)).collect())
 }
 
 /// As in the daemon: the reapers inherit the first class, the event loop has a higher priority.
@@ -184,7 +144,7 @@ fn start_reaper() -> Result<Reaper> {
     })
 }
 
-fn plan(arguments: &Arguments, subjects: usize) -> Result<Vec<Case>> {
+fn plan(arguments: &Arguments) -> Result<Vec<Case>> {
     let mut cases = Vec::new();
     let available = machine::available_mib()?;
     for &mib in &arguments.mib {
@@ -195,22 +155,16 @@ fn plan(arguments: &Arguments, subjects: usize) -> Result<Vec<Case>> {
             );
             continue;
         }
-        let large = mib >= LARGE_MIB && !arguments.full;
-        let very_large = mib >= 4 * LARGE_MIB && !arguments.full;
-        let fewer = if large { mib.ilog2() - LARGE_MIB.ilog2() } else { 0 };
+        let fewer = (mib.max(LARGE_MIB) / LARGE_MIB).ilog2();
         let rounds = arguments.rounds.saturating_sub(fewer).max(1);
         for pages in [Pages::Small, Pages::Huge] {
             for condition in Condition::ALL {
-                if very_large && !condition.is_starved() && condition != Condition::Idle {
-                    continue;
-                }
-                let many_mappings = condition == Condition::Mappings;
-                let layout = Layout { mib, pages, many_mappings };
-                let wanted = |at: usize| !large || at == 0 || at + 1 == subjects;
-                let kills = (0..subjects).map(|at| wanted(at).then(Vec::new)).collect();
-                let case = Case { layout, condition, rounds, kills, limits: Vec::new() };
-                if case.name().contains(&arguments.only) {
-                    cases.push(case);
+                let least = condition.is_starved() || condition == Condition::Idle;
+                if mib < VERY_LARGE_MIB || least {
+                    let many_mappings = condition == Condition::Mappings;
+                    let layout = Layout { mib, pages, many_mappings };
+                    let (kills, limits) = Default::default();
+                    cases.push(Case { layout, condition, rounds, kills, limits });
                 }
             }
         }
@@ -219,58 +173,32 @@ fn plan(arguments: &Arguments, subjects: usize) -> Result<Vec<Case>> {
     Ok(cases)
 }
 
-fn print_results(cases: &[Case], subjects: &[Subject]) {
-    eprintln!(
-        "{:<40} {:<18} {:>8} {:>8} {:>8} {:>24} {:>9} {:>9}",
-        "MB/s from the signal on",
-        "",
-        "median",
-        "least",
-        "most",
-        "over limit, quartiles",
-        "exit ms",
-        "most"
-    );
+fn print_results(cases: &[Case]) {
     let mut layouts: Vec<Layout> = Vec::new();
-    for case in cases {
-        if !layouts.contains(&case.layout) {
-            layouts.push(case.layout);
-            let many = if case.layout.many_mappings { ", many mappings" } else { "" };
-            let same = cases.iter().filter(|other| other.layout == case.layout);
+    for Case { layout, .. } in cases {
+        if !layouts.contains(layout) {
+            layouts.push(*layout);
+            let many = if layout.many_mappings { ", many mappings" } else { "" };
+            let same = cases.iter().filter(|other| other.layout == *layout);
             let limits: Vec<f64> = same.flat_map(|case| case.limits.iter().copied()).collect();
-            print_rates(&format!("{}{many}", size_name(case.layout)), LIMIT, &limits, "");
+            let name = format!("{}{many}", size_name(*layout));
+            print_rates(&mut Row::new(BENCH, &name, "munmap", limits.len()), &limits);
         }
     }
-    // Minimum of each subject: rate, least rate and share of the limit.
-    let mut worst = vec![[f64::INFINITY; 3]; subjects.len()];
-    for case in cases {
-        for (at, kills) in case.kills.iter().enumerate() {
-            let Some(kills) = kills else { continue };
-            let figures = print_kills(case, subjects[at].0, kills);
-            for (worst, figure) in worst[at].iter_mut().zip(figures) {
-                *worst = worst.min(figure);
-            }
+    for (at, (subject, _)) in SUBJECTS.iter().enumerate() {
+        let mut worst = [f64::INFINITY; 2];
+        for case in cases {
+            let figures = print_kills(case, subject, &case.kills[at]);
+            worst = [worst[0].min(figures[0]), worst[1].min(figures[1])];
         }
-    }
-    for ((subject, _), [median, least, over]) in subjects.iter().zip(worst) {
-        eprintln!("{WORST:<40} {subject:<18} {median:>8.0} {least:>8.0} {:>8} {over:>15.3}", "");
-        let figures = [
-            ("mb_per_s", median, "MB/s"),
-            ("mb_per_s_min", least, "MB/s"),
-            ("over_limit", over, "ratio"),
-        ];
-        for (metric, value, unit) in figures {
-            Measurement::new(
-                Key { bench: BENCH, case: WORST, subject, metric },
-                Value { value, unit, runs: cases.len() },
-            )
-            .print();
-        }
+        let mut row = Row::new(BENCH, WORST, subject, cases.len());
+        row.value("mb_per_s", worst[0], "MB/s");
+        row.value("over_limit", worst[1], "ratio");
     }
 }
 
-/// Prints and returns the median and the least rate, and the median share of the limit.
-fn print_kills(case: &Case, subject: &str, kills: &[Killed]) -> [f64; 3] {
+/// Prints and returns the medians of the rates and of their shares of the limit.
+fn print_kills(case: &Case, subject: &str, kills: &[Killed]) -> [f64; 2] {
     let name = case.name();
     let rates: Vec<f64> = kills.iter().map(|killed| killed.back.mb_per_s()).collect();
     let shares: Vec<f64> =
@@ -278,39 +206,13 @@ fn print_kills(case: &Case, subject: &str, kills: &[Killed]) -> [f64; 3] {
     let exits = kills
         .iter()
         .map(|killed| killed.exit.map_or(f64::INFINITY, |exit| exit.as_secs_f64() * 1e3));
-    let exits: Vec<f64> = exits.collect();
-    let [low, share, high] = quartiles(&shares).unwrap_or([0.0; 3]);
-    let [_, exit, _] = quartiles(&exits).unwrap_or([0.0; 3]);
-    let longest = exits.iter().copied().fold(0.0, f64::max);
-    let more = format!("{low:>8.3} {share:>7.3} {high:>7.3} {exit:>9.1} {longest:>9.1}");
-    let [median, least] = print_rates(&name, subject, &rates, &more);
-    let line = |metric: &str, value: f64, unit: &str| {
-        if value.is_finite() {
-            Measurement::new(
-                Key { bench: BENCH, case: &name, subject, metric },
-                Value { value, unit, runs: kills.len() },
-            )
-            .print();
-        }
-    };
-    line("over_limit", share, "ratio");
-    line("exit_ms", exit, "ms");
-    [median, least, share]
+    let mut row = Row::new(BENCH, &name, subject, kills.len());
+    print_rates(&mut row, &rates);
+    row.median("over_limit", &shares, "ratio", &[]);
+    row.median("exit_ms", &exits.collect::<Vec<_>>(), "ms", &[]);
+    [&rates, &shares].map(|values| estimate(values).map_or(f64::INFINITY, |found| found.median))
 }
 
-/// Prints and returns the median and the least rate.
-fn print_rates(case: &str, subject: &str, rates: &[f64], more: &str) -> [f64; 2] {
-    let Some(e) = estimate(rates) else { return [0.0; 2] };
-    let least = rates.iter().copied().fold(f64::MAX, f64::min);
-    let most = rates.iter().copied().fold(f64::MIN, f64::max);
-    eprintln!("{case:<40} {subject:<18} {:>8.0} {least:>8.0} {most:>8.0} {more}", e.median);
-    let figures = [("mb_per_s", e.median), ("mb_per_s_min", least), ("mb_per_s_max", most)];
-    for (metric, value) in figures {
-        Measurement::new(
-            Key { bench: BENCH, case, subject, metric },
-            Value { value, unit: "MB/s", runs: e.runs },
-        )
-        .print();
-    }
-    [e.median, least]
+fn print_rates(row: &mut Row<'_>, rates: &[f64]) {
+    row.median("mb_per_s", rates, "MB/s", &[End::Min, End::Max]);
 }

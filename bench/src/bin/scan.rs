@@ -4,14 +4,12 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use bench::child::unused_uid;
-use bench::progress::Progress;
-use bench::results::{Key, Measurement, Value};
+use bench::results::Row;
 use bench::statistics::estimate;
 use bench::{sleepers, walk};
 use clap::Parser;
 use headroom_oomd::oom::{OomManager, control as oom_control};
 use memory_ledger::{AccountId, Limit, Requester, Source};
-use memory_watch::{ProcPoller, Watch};
 use reclaim::Reaper;
 
 const BENCH: &str = "scan";
@@ -20,7 +18,7 @@ const FAR: u64 = 1 << 40;
 
 /// Measures the time of a victim selection among many processes: by headroom-oomd's own code (all
 /// processes, growth, families, herds, score) for the machine and for one limited user, and by the
-/// reads of earlyoom. The subjects alternate. Needs root, and BPF unless --notifier is proc.
+/// reads of earlyoom. The subjects alternate. Needs root and BPF.
 #[derive(Parser)]
 struct Arguments {
     /// Cases: numbers of processes, besides those of this machine
@@ -29,9 +27,6 @@ struct Arguments {
     /// Selections of each subject
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// How the processes are listed: auto, bpf or proc
-    #[arg(long, default_value = "bpf", value_parser = ["auto", "bpf", "proc"])]
-    notifier: String,
 }
 
 /// The compared scanners.
@@ -39,28 +34,19 @@ const SUBJECTS: [&str; 3] = ["headroom, machine", "headroom, user", "earlyoom's 
 
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
-    let rounds = arguments.rounds as usize;
-    let mut progress = Progress::new(BENCH, arguments.processes.len() * rounds);
-    for count in &arguments.processes {
-        measure(&arguments, *count, &mut progress)?;
-    }
-    Ok(())
+    arguments.processes.iter().try_for_each(|count| measure(*count, arguments.rounds))
 }
 
-fn measure(arguments: &Arguments, count: u32, progress: &mut Progress) -> Result<()> {
+fn measure(count: u32, rounds: u32) -> Result<()> {
     let uid = unused_uid();
     let account = AccountId::User(uid);
     let _sleepers = sleepers::start(count, uid)?;
-    let watch: Box<dyn Watch> = match arguments.notifier.as_str() {
-        "bpf" => memory_watch::choose_notifier(None).context("cannot watch processes")?.watch,
-        "proc" => Box::new(ProcPoller::new().context("cannot watch processes")?),
-        _ => memory_watch::choose_source(None).context("cannot watch processes")?.watch,
-    };
+    let watch = memory_watch::choose_notifier(None).context("cannot watch processes")?.watch;
     let oom = OomManager::builder(watch, Reaper::start(1)?).build();
     let mut oom = oom.context("no OOM manager")?;
     oom.set_limit(account, Limit::new(FAR, None)?, Source::Runtime, Requester::Root)?;
     let mut micros: [Vec<f64>; 3] = Default::default();
-    for _ in 0..arguments.rounds {
+    for _ in 0..rounds {
         let (mut least, mut found) = (u32::MAX, Vec::new());
         for (who, micros) in micros.iter_mut().enumerate() {
             let begun = Instant::now();
@@ -75,26 +61,16 @@ fn measure(arguments: &Arguments, count: u32, progress: &mut Progress) -> Result
         }
         // A scanner that considers fewer processes is faster without merit.
         ensure!(least >= count, "of {count} processes these were looked at: {found:?}");
-        progress.step(&format!("{count} processes"));
     }
     let case = format!("{count} processes");
     let theirs = estimate(&micros[2]).context("no rounds")?.median;
-    for (who, mut micros) in SUBJECTS.into_iter().zip(micros) {
-        micros.sort_unstable_by(f64::total_cmp);
-        let median = estimate(&micros).context("no rounds")?.median;
-        let p99 = micros[(micros.len() * 99 / 100).min(micros.len() - 1)];
-        let print = |metric, value, unit| {
-            Measurement::new(
-                Key { bench: BENCH, case: &case, subject: who, metric },
-                Value { value, unit, runs: micros.len() },
-            )
-            .print();
-        };
-        print("scan_us_p50", median, "us");
-        print("scan_us_p99", p99, "us");
-        print("scan_us_max", micros[micros.len() - 1], "us");
-        if who != SUBJECTS[2] {
-            print("scan_over_reads", median / theirs, "ratio");
+    for (at, (who, micros)) in SUBJECTS.into_iter().zip(&micros).enumerate() {
+        let median = estimate(micros).context("no rounds")?.median;
+        let mut row = Row::new(BENCH, &case, who, micros.len());
+        row.value("scan_us_p50", median, "us");
+        row.value("scan_us_max", micros.iter().copied().fold(0.0, f64::max), "us");
+        if at < 2 {
+            row.value("scan_over_reads", median / theirs, "ratio");
         }
     }
     Ok(())

@@ -4,10 +4,9 @@ use anyhow::{Context, Result};
 use bench::devices::{self, DeviceArguments};
 use bench::measure::{Subject, Summary, block, message};
 use bench::pingpong::{self, Binder, SeqPacket};
-use bench::progress::Progress;
 use bench::report::bytes;
-use bench::results::{Key, Measurement, Value, print_estimate};
-use bench::statistics::{Estimate, estimate};
+use bench::results::Row;
+use bench::statistics::estimate;
 use bench::stressor::{self, Stressor};
 use bench::{affinity, machine, peer};
 use clap::Parser;
@@ -46,24 +45,17 @@ struct Cell {
     blocks: Vec<Vec<u64>>,
     /// CPU time of all processes that take part, nanoseconds.
     cpu: u64,
-    /// CPU time of the calling thread alone.
-    client_cpu: u64,
 }
 
 /// By subject, size and condition.
 type Cells = Vec<Vec<[Cell; 2]>>;
 
 fn main() -> Result<()> {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    match &words[..] {
-        [peer::PEER, stressor::KIND, mib, core] => stressor::serve(mib, core),
-        [peer::PEER, rest @ ..] => {
-            let rest: Vec<String> = rest.iter().map(|&word| word.to_owned()).collect();
-            pingpong::serve(&rest)
-        }
-        _ => run(&Arguments::parse()),
-    }
+    let peer = peer::serve(|words| match words {
+        [stressor::KIND, mib, core] => stressor::serve(mib, core),
+        rest => pingpong::serve(rest),
+    });
+    peer.unwrap_or_else(|| run(&Arguments::parse()))
 }
 
 fn run(arguments: &Arguments) -> Result<()> {
@@ -72,20 +64,15 @@ fn run(arguments: &Arguments) -> Result<()> {
     // Before this thread is pinned: the stressor must be free to run on other cores.
     let mut stressor = start_stressor(arguments)?;
     affinity::pin(arguments.cpu)?;
-    if !affinity::be_eager() {
-        eprintln!("not allowed to raise the priority: other work on the core will disturb");
-    }
     let devices = arguments.devices.open(Some(arguments.cpu))?;
-    let mut subjects: Vec<Box<dyn Subject>> = vec![Box::new(SeqPacket::start()?)];
+    let mut subjects: Vec<Box<dyn Subject>> = vec![Box::new(SeqPacket::start(arguments.cpu)?)];
     for device in &devices {
         subjects.push(Box::new(Binder::start(device).context(device.name.clone())?));
     }
     let mut cells: Cells = vec![vec![Default::default(); sizes.len()]; subjects.len()];
     let mut warm_up = cells.clone();
     sweep(&mut subjects, &sizes, arguments.block, 0, &mut warm_up)?;
-    let mut progress = Progress::new(BENCH, arguments.pairs as usize);
     for pair in 0..arguments.pairs {
-        progress.step("pairs of sweeps");
         // Idle and stress alternate, as does which of them is first, so that drift affects both
         // alike.
         let order = if pair % 2 == 0 { [0, 1] } else { [1, 0] };
@@ -101,7 +88,6 @@ fn run(arguments: &Arguments) -> Result<()> {
             }
         }
     }
-    drop(progress);
     print_results(&sizes, &subjects, &cells);
     drop(subjects);
     devices::close(devices)
@@ -147,17 +133,16 @@ fn sweep(
             let times = block(subject.as_mut(), runs as usize, &message, &mut reply)?;
             let after = cpu(&helpers)?;
             cell.blocks.push(times);
-            cell.client_cpu += after.0 - before.0;
-            cell.cpu += (after.0 + after.1) - (before.0 + before.1);
+            cell.cpu += after - before;
         }
     }
     Ok(())
 }
 
-/// CPU time of this thread, and of the helper processes.
-fn cpu(helpers: &[u32]) -> Result<(u64, u64)> {
+/// CPU time of this thread and of the helper processes.
+fn cpu(helpers: &[u32]) -> Result<u64> {
     let others = helpers.iter().map(|pid| machine::process_cpu_ns(*pid)).sum::<Result<u64>>()?;
-    Ok((machine::thread_cpu_ns()?, others))
+    Ok(machine::thread_cpu_ns()? + others)
 }
 
 fn median(block: &[u64]) -> f64 {
@@ -180,77 +165,38 @@ fn by_pair(cells: &[[Cell; 2]]) -> Vec<f64> {
 }
 
 fn print_results(sizes: &[usize], subjects: &[Box<dyn Subject>], cells: &Cells) {
-    eprintln!(
-        "{:>8} {:<24} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}  stress / idle",
-        "vector", "us an echo", "idle", "p99", "CPU", "stress", "p99", "CPU"
-    );
-    for (at, size) in sizes.iter().enumerate() {
-        for (subject, cells) in subjects.iter().zip(cells) {
-            print_size(&bytes(*size), subject.name(), &cells[at]);
-        }
-    }
     let socket = cells.first().map_or(Vec::new(), |cells| by_pair(cells));
-    for (subject, cells) in subjects.iter().zip(cells) {
+    for (at, (subject, cells)) in subjects.iter().zip(cells).enumerate() {
         let name = subject.name();
-        let ours = by_pair(cells);
-        if let Some(e) = estimate(&ours) {
-            eprintln!("{name:<24} stress over idle, all sizes: {}", interval(&e));
-            print_ratio("all", name, "stress_over_idle", &e);
+        for (size, cells) in sizes.iter().zip(cells) {
+            print_size(&bytes(*size), name, cells);
         }
-        // Load of other programs and changes of the CPU clock affect the socket as well.
-        let beside: Vec<f64> = ours.iter().zip(&socket).map(|(ours, it)| ours / it).collect();
-        if let Some(e) = estimate(&beside).filter(|_| name != SeqPacket::NAME) {
-            eprintln!("{name:<24} the same over the socket's: {}", interval(&e));
-            print_ratio("all", name, "stress_over_idle_over_seqpacket", &e);
-        }
-        let [Some(first), Some(last)] = [cells.first(), cells.last()] else { continue };
-        for (at, condition) in CONDITIONS.iter().enumerate() {
-            let pairs = first[at].blocks.iter().zip(&last[at].blocks);
-            let ratios: Vec<f64> = pairs.map(|(s, l)| median(l) / median(s)).collect();
-            let Some(e) = estimate(&ratios) else { continue };
-            eprintln!("{name:<24} largest over smallest, {condition}: {}", interval(&e));
-            print_ratio(condition, name, "largest_over_smallest", &e);
+        let ratios = by_pair(cells);
+        print_ratio("all", name, "stress_over_idle", &ratios);
+        if at > 0 {
+            // Load of other programs and changes of the CPU clock affect the socket as well.
+            let over: Vec<f64> = ratios.iter().zip(&socket).map(|(a, b)| a / b).collect();
+            print_ratio("all", name, "stress_over_idle_over_seqpacket", &over);
         }
     }
 }
 
 fn print_size(size: &str, name: &str, cells: &[Cell; 2]) {
-    let mut columns = String::new();
     for (condition, cell) in CONDITIONS.iter().zip(cells) {
         let s = Summary::of_blocks(&cell.blocks);
-        if s.runs == 0 {
-            columns += &format!(" {:>9} {:>9} {:>9}", "-", "-", "-");
-            continue;
+        if s.runs > 0 {
+            let case = format!("{size} {condition}");
+            let mut row = Row::new(BENCH, &case, name, s.runs);
+            row.value("echo_us_p50", s.p50, "us");
+            row.value("echo_us_p99", s.p99, "us");
+            row.value("cpu_us", cell.cpu as f64 / s.runs as f64 / 1000.0, "us");
         }
-        let each = |ns: u64| ns as f64 / s.runs as f64 / 1000.0;
-        let case = format!("{size} {condition}");
-        for (metric, value) in [
-            ("echo_us_p50", s.p50),
-            ("echo_us_p99", s.p99),
-            ("echo_us_max", s.max),
-            ("cpu_us", each(cell.cpu)),
-            ("client_cpu_us", each(cell.client_cpu)),
-        ] {
-            Measurement::new(
-                Key { bench: BENCH, case: &case, subject: name, metric },
-                Value { value, unit: "us", runs: s.runs },
-            )
-            .print();
-        }
-        columns += &format!(" {:>9.2} {:>9.2} {:>9.2}", s.p50, s.p99, each(cell.cpu));
     }
-    let ratio = estimate(&paired(cells));
-    if let Some(e) = &ratio {
-        print_ratio(size, name, "stress_over_idle", e);
-    }
-    let ratio = ratio.map_or(String::new(), |e| interval(&e));
-    eprintln!("{size:>8} {name:<24}{columns}  {ratio}");
+    print_ratio(size, name, "stress_over_idle", &paired(cells));
 }
 
-fn interval(e: &Estimate) -> String {
-    format!("{:.4} ({:.4} to {:.4})", e.median, e.low, e.high)
-}
-
-fn print_ratio(case: &str, name: &str, metric: &str, e: &Estimate) {
-    print_estimate(Key { bench: BENCH, case, subject: name, metric }, "ratio", e);
+fn print_ratio(case: &str, name: &str, metric: &str, ratios: &[f64]) {
+    if let Some(ratio) = estimate(ratios) {
+        Row::new(BENCH, case, name, ratio.runs).estimate(metric, &ratio, "ratio");
+    }
 }

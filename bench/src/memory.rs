@@ -1,4 +1,5 @@
-//! Memory of victims, and how fast it is unmapped: the physical limit.
+//! Private memory of small or huge pages, and how fast it is unmapped: the physical limit of
+//! reclaim.
 
 use std::ptr;
 use std::time::Instant;
@@ -7,6 +8,7 @@ use anyhow::{Context, Result};
 use rustix::mm::{
     Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munmap,
 };
+use serde::{Deserialize, Serialize};
 
 const PAGE: usize = 4096;
 const HUGE_PAGE: usize = 2 << 20;
@@ -16,7 +18,7 @@ const LEAST_MAPPING: usize = 16 << 10;
 const MOST_MAPPINGS: usize = 32_000;
 
 /// Page size of the memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Pages {
     /// 4 KiB.
     Small,
@@ -25,7 +27,7 @@ pub enum Pages {
 }
 
 /// Layout of the memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Layout {
     /// Size, MiB.
     pub mib: u64,
@@ -51,8 +53,10 @@ impl Back {
     }
 }
 
-/// Private memory.
+/// Private memory; unmapped on drop.
 pub struct Memory {
+    base: *mut u8,
+    room: usize,
     at: *mut u8,
     len: usize,
 }
@@ -62,29 +66,21 @@ unsafe impl Sync for Memory {}
 
 impl Memory {
     /// Maps it in one piece, and does not touch it.
-    pub fn map(layout: Layout) -> Result<Self> {
-        let len = (layout.mib as usize) << 20;
-        let whole = len + HUGE_PAGE;
+    pub fn map(len: usize, pages: Pages) -> Result<Self> {
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-        let advice = match layout.pages {
-            Pages::Small => Advice::LinuxNoHugepage,
-            Pages::Huge => Advice::LinuxHugepage,
+        // Huge pages are aligned; the unaligned ends cost nothing while they are untouched.
+        let (margin, align, advice) = match pages {
+            Pages::Small => (0, PAGE, Advice::LinuxNoHugepage),
+            Pages::Huge => (HUGE_PAGE, HUGE_PAGE, Advice::LinuxHugepage),
         };
-        // SAFETY: a new mapping, whose ends beyond the aligned middle are given back. The advice
-        // changes no content. A kernel without huge pages refuses it and gives small ones anyway.
+        let room = len.max(PAGE) + margin;
+        // SAFETY: a new mapping, with room for its aligned middle. The advice changes no content. A
+        // kernel without huge pages refuses it and gives small ones anyway.
         unsafe {
-            let start = mmap_anonymous(ptr::null_mut(), whole, prot, flags);
-            let start = start.context("no memory")?.cast::<u8>();
-            let before = start.align_offset(HUGE_PAGE);
-            let at = start.add(before);
-            if before > 0 {
-                munmap(start.cast(), before).context("munmap")?;
-            }
-            if before < HUGE_PAGE {
-                munmap(at.add(len).cast(), HUGE_PAGE - before).context("munmap")?;
-            }
-            let _ = madvise(at.cast(), len, advice);
-            Ok(Self { at, len })
+            let base = mmap_anonymous(ptr::null_mut(), room, prot, flags).context("no memory")?;
+            let _ = madvise(base, room, advice);
+            let base: *mut u8 = base.cast();
+            Ok(Self { base, room, at: base.add(base.align_offset(align)), len })
         }
     }
 
@@ -114,13 +110,13 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         // SAFETY: mapped by `map`, as long as this, and not used after.
-        let _ = unsafe { munmap(self.at.cast(), self.len) };
+        let _ = unsafe { munmap(self.base.cast(), self.room) };
     }
 }
 
 /// The physical limit: how fast this process unmaps such memory itself.
 pub fn munmap_back(layout: Layout) -> Result<Back> {
-    let memory = Memory::map(layout)?;
+    let memory = Memory::map((layout.mib as usize) << 20, layout.pages)?;
     memory.touch(0, 1);
     if layout.many_mappings {
         memory.split(layout.pages)?;
@@ -137,9 +133,8 @@ mod tests {
     #[test]
     fn memory_is_whole_and_aligned_whatever_its_size() {
         for mib in [1, 3, 8] {
-            let layout = Layout { mib, pages: Pages::Huge, many_mappings: false };
-            let memory = Memory::map(layout).unwrap();
-            assert_eq!((memory.at as usize % HUGE_PAGE, memory.len), (0, (mib as usize) << 20));
+            let memory = Memory::map(mib << 20, Pages::Huge).unwrap();
+            assert_eq!((memory.at as usize % HUGE_PAGE, memory.len), (0, mib << 20));
             (0..3).for_each(|part| memory.touch(part, 3));
         }
     }
@@ -148,7 +143,7 @@ mod tests {
     fn memory_in_many_mappings_is_that() {
         let mappings = || std::fs::read_to_string("/proc/self/maps").unwrap().lines().count();
         let layout = Layout { mib: 8, pages: Pages::Small, many_mappings: true };
-        let memory = Memory::map(layout).unwrap();
+        let memory = Memory::map(8 << 20, Pages::Small).unwrap();
         let before = mappings();
         memory.split(Pages::Small).unwrap();
         assert!(mappings() >= before + 400, "{before} mappings became {}", mappings());
