@@ -114,7 +114,7 @@ fn try_replace_program(
     UpgradeRequest { id, program }: &UpgradeRequest,
 ) -> anyhow::Result<Infallible> {
     let paused_ns = monotonic_ns();
-    let requester = control.connection(*id).context("the client has closed its connection")?;
+    let requester = control.connection(*id).context("the client has closed its connection")?.0;
     let sockets = control.listeners();
     let descriptors = Descriptors {
         control: KeptFd::of(&sockets.all),
