@@ -77,6 +77,9 @@ pub const BINDER_BUFFER_FLAG_HAS_PARENT: u32 = 0x01;
 /// Longest name of a binderfs device, bytes.
 pub const BINDERFS_MAX_NAME: usize = 255;
 
+/// Defines a structure that is exchanged with the kernel or a client, as a zerocopy type. Import
+/// zerocopy's `FromBytes`, `IntoBytes`, `Immutable` and `KnownLayout` beside it.
+#[macro_export]
 macro_rules! wire {
     ($(#[$doc:meta])* $name:ident { $($(#[$fdoc:meta])* $field:ident: $ty:ty),* $(,)? }) => {
         $(#[$doc])*

@@ -66,12 +66,6 @@ impl Listener {
         self.file.path()
     }
 
-    /// Whether as many connections wait for their close as may. Accepting more of them could use
-    /// up the daemon's descriptors.
-    pub fn is_full(&self) -> bool {
-        self.closers.is_full()
-    }
-
     /// Accepts a connection, if one is waiting.
     pub fn accept(&self) -> Accepted {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;

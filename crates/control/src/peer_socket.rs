@@ -5,14 +5,18 @@
 //! queue. Elsewhere a packet is looked at before it is received, one with files is never received,
 //! and a thread closes the connection, since the files in its queue are closed with it.
 
-use std::io::IoSliceMut;
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use client_files::{Charge, ClientFile, Closers};
 use headroom_linux::descriptors::{PassRights, pass_rights_of};
 use owners::{Owner, Uid, reader};
 use rustix::io::Errno;
-use rustix::net::{RecvAncillaryBuffer, RecvFlags, ReturnFlags, recvmsg, sockopt};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg, sockopt,
+};
 
 /// The process at the other end of a connection, as the kernel knows it (`SO_PEERCRED`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,6 +107,17 @@ impl PeerSocket {
             Ok(message) => Received::Packet(message.bytes),
             Err(errno) => Received::from(errno),
         }
+    }
+
+    /// Sends one packet, with `file` if given. Never blocks.
+    pub fn send(&self, packet: &[u8], file: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut files = SendAncillaryBuffer::new(&mut space);
+        if let Some(file) = &file {
+            files.push(SendAncillaryMessage::ScmRights(std::slice::from_ref(file)));
+        }
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        sendmsg(self, &[IoSlice::new(packet)], &mut files, flags).map(drop)
     }
 }
 

@@ -11,7 +11,8 @@ use control::binderd::{
     TraceFilter,
 };
 use control::{Answer, Peer};
-use headroom_daemon::upgrade::UpgradeRequests;
+
+use crate::next_program::UpgradeRequests;
 
 /// Records in one reply, which takes a fraction of a millisecond to write, so that clients do not
 /// wait.

@@ -6,6 +6,7 @@ mod answer;
 mod devices;
 mod memory_report;
 mod mount_helper;
+mod next_program;
 mod pressure;
 mod upgrade;
 
@@ -22,12 +23,12 @@ use clap::Parser;
 use control::binderd::Reply;
 use headroom_daemon::message::{plain, prompt_stderr};
 use headroom_daemon::permissions::parse_mode;
-use headroom_daemon::upgrade::UpgradeRequests;
 use headroom_daemon::{ServiceManager, Signal, Signals, privileges};
 use ioctl_trap::{HeldCalls, Listener};
 use owners::Uid;
 use tracing_subscriber::EnvFilter;
 
+use crate::next_program::UpgradeRequests;
 use crate::upgrade::Resumed;
 
 /// Tokens of event sources in the server's event loop.

@@ -11,12 +11,12 @@ use binder_driver::state::{self, SavedState, StateError};
 use binder_fuse::{Config, Server, ServerState, ServerStateFormat1, VerifiedState};
 use control::RequestId;
 use control::binderd::Reply;
-use headroom_daemon::upgrade::{self, StateFile, UpgradeRequest, VERSION};
 use headroom_linux::clock::monotonic_ns;
 use headroom_linux::descriptors::{KeptFd, check_descriptors};
 use serde::{Deserialize, Serialize};
 
 use crate::Listeners;
+use crate::next_program::{self, StateFile, UpgradeRequest, VERSION};
 
 /// Limit for the verification of the state. No client is served meanwhile.
 const CHECK_LIMIT: Duration = Duration::from_secs(10);
@@ -89,8 +89,8 @@ fn read_verified(bytes: &[u8]) -> Result<VerifiedDaemon, StateError> {
 
 /// Runs `--check-state`: verifies the state in standard input, and reports that.
 pub fn check_state() -> anyhow::Result<()> {
-    read_verified(&upgrade::read_state_to_check()?)?;
-    upgrade::report_verified();
+    read_verified(&next_program::read_state_to_check()?)?;
+    next_program::report_verified();
     Ok(())
 }
 
@@ -114,7 +114,7 @@ fn try_replace_program(
     UpgradeRequest { id, program }: &UpgradeRequest,
 ) -> anyhow::Result<Infallible> {
     let paused_ns = monotonic_ns();
-    let requester = control.connection(*id).context("the client has closed its connection")?;
+    let requester = control.connection(*id).context("the client has closed its connection")?.0;
     let sockets = control.listeners();
     let descriptors = Descriptors {
         control: KeptFd::of(&sockets.all),
@@ -132,7 +132,7 @@ fn try_replace_program(
     drop(bytes);
     program.check(&file, CHECK_LIMIT)?;
     paused.end_guardian();
-    Err(upgrade::execute(program, &file, kept))
+    Err(next_program::execute(program, &file, kept))
 }
 
 /// What was taken over from the previous program.
@@ -145,7 +145,7 @@ pub struct Resumed {
 
 /// Runs `--resume`: continues with the state in the descriptor `fd`.
 pub fn resume(config: &Config, socket: &Path, fd: i32) -> anyhow::Result<Resumed> {
-    upgrade::restore_name();
+    next_program::restore_name();
     let VerifiedDaemon { from, paused_ns, descriptors, server } =
         read_verified(&StateFile::read(fd)?)?;
     // SAFETY: each descriptor occurs once in the verified state, which is used once.

@@ -1,5 +1,6 @@
 //! The structures of `linux/fuse.h`, field for field, as zerocopy types.
 
+use binder_uapi::wire;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Major version of the protocol.
@@ -51,16 +52,6 @@ pub const NOTIFY_POLL: i32 = 1;
 pub const NOTIFY_INVAL_INODE: i32 = 2;
 /// Notification: put data into the page cache of a node.
 pub const NOTIFY_STORE: i32 = 4;
-
-macro_rules! wire {
-    ($(#[$doc:meta])* $name:ident { $($(#[$fdoc:meta])* $field:ident: $ty:ty),* $(,)? }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
-        #[repr(C)]
-        pub struct $name { $($(#[$fdoc])* pub $field: $ty),* }
-    };
-}
 
 wire!(
     /// Start of every request.

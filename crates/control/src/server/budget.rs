@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use client_files::Closers;
-use owners::bounds::{CONTROL_ACCEPTS, CONTROL_TIME};
-use owners::{FairQueue, Owner, Rate, TokenBucket, TokenBuckets, Uid};
+use owners::bounds::Bound;
+use owners::{FairQueue, Owner, TokenBucket, TokenBuckets, Uid};
 use rustix::io::Errno;
 use rustix::time::{
     ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, clock_gettime,
@@ -15,16 +15,13 @@ use rustix::time::{
 use crate::Peer;
 
 const NS_PER_SECOND: u64 = 1_000_000_000;
-/// Microseconds of CPU time.
-const OF_AN_OWNER: Rate = CONTROL_TIME.of_an_owner();
-const OF_ALL: Rate = CONTROL_TIME.of_all();
-const ACCEPTS_OF_AN_OWNER: Rate = CONTROL_ACCEPTS.of_an_owner();
-const ACCEPTS: Rate = CONTROL_ACCEPTS.of_all();
 
 /// Class of the connections to schedule.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Turn {
+pub enum Turn {
+    /// Those of root, which have no limits.
     Root,
+    /// Those of others.
     Others,
 }
 
@@ -79,12 +76,15 @@ pub(super) struct Budget {
     of_all: TokenBucket,
     accepts_of_owners: TokenBuckets<Owner>,
     accepts: TokenBucket,
+    /// How many connections may come at a time.
+    accepts_burst: u64,
     /// The rate of new connections was exceeded: none are accepted for now.
     refuses: bool,
 }
 
 impl Budget {
-    pub(super) fn new() -> Result<Self, Errno> {
+    /// `time`: microseconds of CPU time.
+    pub(super) fn new(time: &Bound, accepts: &Bound) -> Result<Self, Errno> {
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         let now_ns = now_ns();
         Ok(Self {
@@ -93,10 +93,11 @@ impl Budget {
             roots: VecDeque::new(),
             others: FairQueue::new(1),
             resting: Vec::new(),
-            of_owners: TokenBuckets::new(OF_AN_OWNER),
-            of_all: TokenBucket::new(OF_ALL, now_ns),
-            accepts_of_owners: TokenBuckets::new(ACCEPTS_OF_AN_OWNER),
-            accepts: TokenBucket::new(ACCEPTS, now_ns),
+            of_owners: TokenBuckets::new(time.of_an_owner()),
+            of_all: TokenBucket::new(time.of_all(), now_ns),
+            accepts_of_owners: TokenBuckets::new(accepts.of_an_owner()),
+            accepts: TokenBucket::new(accepts.of_all(), now_ns),
+            accepts_burst: accepts.of_all().burst,
             refuses: false,
         })
     }
@@ -170,6 +171,11 @@ impl Budget {
         None
     }
 
+    pub(super) fn has_time(&mut self, owner: Owner) -> bool {
+        let now_ns = now_ns();
+        owner.is_root() || self.of_owners.is_ready(owner, now_ns) && self.of_all.is_ready(now_ns)
+    }
+
     /// Charges the CPU time used since `begun` to the owner.
     pub(super) fn charge(&mut self, owner: Owner, begun: CpuTime) {
         if owner.is_root() {
@@ -185,7 +191,7 @@ impl Budget {
         let now_ns = now_ns();
         if self.accepts.is_ready(now_ns) && closers.is_full() {
             // More of them could use up the daemon's descriptors: tried again after a while.
-            self.accepts.charge(now_ns, 2 * ACCEPTS.burst);
+            self.accepts.charge(now_ns, 2 * self.accepts_burst);
         }
         self.refuses = !self.accepts.is_ready(now_ns);
         !self.refuses

@@ -19,21 +19,19 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use client_files::Closers;
+use owners::bounds::{Bound, CONTROL_ACCEPTS, CONTROL_CONNECTIONS, CONTROL_TIME};
 use owners::{Exhausted, Owner, Quota, QuotaSize};
 use rustix::event::epoll;
 use rustix::io::Errno;
-use rustix::net::{SendFlags, send};
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::frame::{self, Decoder};
 use crate::listener::{Accepted, Listener};
 use crate::peer_socket::{PeerSocket, Received};
 use crate::{ControlError, Peer};
-pub use budget::CpuTime;
-use budget::{Budget, Turn};
+use budget::Budget;
+pub use budget::{CpuTime, Turn};
 
-/// Maximum of concurrent clients.
-const CONNECTIONS: QuotaSize = owners::bounds::CONTROL_CONNECTIONS.slots();
 /// Maximum of concurrent subscribers.
 const SUBSCRIPTIONS: QuotaSize = owners::bounds::CONTROL_SUBSCRIPTIONS.slots();
 /// Maximum of connections that wait to be accepted.
@@ -50,6 +48,26 @@ const LISTENER: u64 = 0;
 const ROOT_LISTENER: u64 = 1;
 const TIMER: u64 = 2;
 const FIRST_CONNECTION: u64 = 3;
+
+/// What the clients of a socket may use, and what clients get whose connection is refused.
+#[derive(Clone, Copy)]
+pub struct Protocol {
+    /// Concurrent connections.
+    pub connections: &'static Bound,
+    /// CPU time of the event loop.
+    pub time: &'static Bound,
+    /// New connections.
+    pub accepts: &'static Bound,
+    /// Packets for a client whose connection is refused, for this reason.
+    pub refusal: fn(String) -> Vec<Vec<u8>>,
+}
+
+const CONTROL: Protocol = Protocol {
+    connections: &CONTROL_CONNECTIONS,
+    time: &CONTROL_TIME,
+    accepts: &CONTROL_ACCEPTS,
+    refusal: |message| frame::encode(&Refusal::Error { message }).unwrap_or_default(),
+};
 
 /// A listening control socket.
 ///
@@ -69,6 +87,7 @@ pub struct Server {
     /// Connections with a subscription.
     subscriptions: Quota,
     budget: Budget,
+    protocol: Protocol,
 }
 
 /// The listening sockets of a server, as `F`.
@@ -91,7 +110,7 @@ pub struct Request<Q> {
     pub body: Result<Q, String>,
 }
 
-/// Identifies a request until it is replied to; never reused.
+/// Identifies a connection, and its request until it is replied to; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RequestId(u64);
 
@@ -132,7 +151,7 @@ impl Server {
         } else {
             None
         };
-        Self::with_listeners(listener, root_listener, closers)
+        Self::new(Listeners { all: listener, root: root_listener }, closers, CONTROL)
     }
 
     /// Continues with the [listeners](Self::listeners) of a server in the program that this one
@@ -143,13 +162,17 @@ impl Server {
     ) -> Result<Self, ControlError> {
         let closers = Closers::for_connections();
         let root = root.map(|fd| Listener::from_fd(&root_socket(path), fd, closers.clone()));
-        Self::with_listeners(Listener::from_fd(path, all, closers.clone()), root, closers)
+        let all = Listener::from_fd(path, all, closers.clone());
+        Self::new(Listeners { all, root }, closers, CONTROL)
     }
 
-    fn with_listeners(
-        listener: Listener,
-        root_listener: Option<Listener>,
+    /// Serves a protocol on these sockets, whose connections that may carry files are closed by
+    /// `closers`. One that is not made of the requests and replies of [`serve`](Self::serve) is
+    /// served by [`poll`](Self::poll), [`next`](Self::next) and [`end_turn`](Self::end_turn).
+    pub fn new(
+        Listeners { all: listener, root: root_listener }: Listeners<Listener>,
         closers: Closers,
+        protocol: Protocol,
     ) -> Result<Self, ControlError> {
         let path = listener.path().to_owned();
         let fail = |doing| {
@@ -158,7 +181,8 @@ impl Server {
         };
         let epoll =
             epoll::create(epoll::CreateFlags::CLOEXEC).map_err(fail("cannot make epoll"))?;
-        let budget = Budget::new().map_err(fail("cannot make a timer"))?;
+        let budget = Budget::new(protocol.time, protocol.accepts);
+        let budget = budget.map_err(fail("cannot make a timer"))?;
         let watch = |fd: BorrowedFd<'_>, number| {
             let data = epoll::EventData::new_u64(number);
             epoll::add(&epoll, fd, data, epoll::EventFlags::IN).map_err(fail("cannot watch"))
@@ -168,18 +192,17 @@ impl Server {
             watch(root_listener.as_fd(), ROOT_LISTENER)?;
         }
         watch(budget.timer(), TIMER)?;
-        let (slots, subscriptions) = (Quota::new(CONNECTIONS), Quota::new(SUBSCRIPTIONS));
-        let (connections, next) = (BTreeMap::new(), FIRST_CONNECTION);
         Ok(Self {
             epoll,
             listener,
             root_listener,
             closers,
-            connections,
-            next,
-            slots,
-            subscriptions,
+            connections: BTreeMap::new(),
+            next: FIRST_CONNECTION,
+            slots: Quota::new(protocol.connections.slots()),
+            subscriptions: Quota::new(SUBSCRIPTIONS),
             budget,
+            protocol,
         })
     }
 
@@ -195,8 +218,8 @@ impl Server {
     }
 
     /// The connection of a request. `None`: it is closed.
-    pub fn connection(&self, RequestId(number): RequestId) -> Option<BorrowedFd<'_>> {
-        self.connections.get(&number).map(AsFd::as_fd)
+    pub fn connection(&self, RequestId(number): RequestId) -> Option<(&PeerSocket, Peer)> {
+        self.connections.get(&number).map(|it| (&it.socket, it.peer))
     }
 
     /// Takes over a connection with a request that is answered [later](Answer::Later). `None`: the
@@ -245,6 +268,22 @@ impl Server {
         &mut self,
         mut answer: impl FnMut(Request<Q>) -> Answer<R>,
     ) {
+        self.poll();
+        for (turn, packets) in PACKETS_PER_TURN {
+            for _ in 0..packets {
+                let Some((id, peer)) = self.next(turn) else { break };
+                let begun = CpuTime::now();
+                if self.take_packet(id.0, &mut answer).is_err() {
+                    self.close(id);
+                }
+                self.charge(peer.owner, begun);
+            }
+        }
+        self.end_turn();
+    }
+
+    /// Accepts connections and schedules those that are readable.
+    pub fn poll(&mut self) {
         let mut events = [MaybeUninit::uninit(); 32];
         let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
         let Ok((ready, _)) = epoll::wait(&self.epoll, &mut events, Some(&now)) else { return };
@@ -256,18 +295,37 @@ impl Server {
                 number => self.ready(number),
             }
         }
-        for (turn, packets) in PACKETS_PER_TURN {
-            for _ in 0..packets {
-                let Some(number) = self.budget.next(turn) else { break };
-                let Some(connection) = self.connections.get(&number) else { continue };
-                let owner = connection.peer.owner;
-                let begun = CpuTime::now();
-                if self.take_packet(number, &mut answer).is_err() {
-                    self.close(number);
-                }
-                self.budget.charge(owner, begun);
+    }
+
+    /// The connection from which to receive a packet next. The caller [charges](Self::charge) the
+    /// owner, and [waits](Self::await_packet) for the next packet or [closes](Self::close) it.
+    pub fn next(&mut self, turn: Turn) -> Option<(RequestId, Peer)> {
+        while let Some(number) = self.budget.next(turn) {
+            if let Some(connection) = self.connections.get(&number) {
+                return Some((RequestId(number), connection.peer));
             }
         }
+        None
+    }
+
+    /// Waits for the next packet of a connection, unless it is closed.
+    pub fn await_packet(&mut self, RequestId(number): RequestId) {
+        // Cannot fail: the connection is in the set.
+        let _ = self.watch(number);
+    }
+
+    /// Whether the owner, and all owners together, have CPU time left.
+    pub fn has_time(&mut self, owner: Owner) -> bool {
+        self.budget.has_time(owner)
+    }
+
+    /// Charges the CPU time used since `begun` to the owner.
+    pub fn charge(&mut self, owner: Owner, begun: CpuTime) {
+        self.budget.charge(owner, begun);
+    }
+
+    /// Ends an iteration: sets the timer to when the next connection can be served or accepted.
+    pub fn end_turn(&mut self) {
         if self.budget.accepts_again(&self.closers) {
             self.listen(epoll::EventFlags::IN);
         }
@@ -307,7 +365,7 @@ impl Server {
             {
                 let owner = peer.owner;
                 let message = format!("{owner} connects to the daemon too often: try again later");
-                Connection::refuse(socket, &Refusal::Error { message });
+                self.refuse(socket, message);
                 drop(accepted);
                 self.budget.charge_refusal(owner, begun);
                 continue;
@@ -316,11 +374,17 @@ impl Server {
         }
     }
 
+    /// Sends the reason of the refusal, as far as it fits into the socket.
+    fn refuse(&self, socket: &PeerSocket, message: String) {
+        let packets = (self.protocol.refusal)(message);
+        let _ = packets.iter().try_for_each(|packet| socket.send(packet, None));
+    }
+
     /// Adds a connection; returns its number.
     fn welcome(&mut self, accepted: Accepted) -> Option<u64> {
         let Accepted::Connection(socket, peer) = accepted else { return None };
         if let Err(exhausted) = self.slots.take(peer.owner, peer.uid) {
-            Connection::refuse(&socket, &refusal("connections", peer.owner, exhausted));
+            self.refuse(&socket, refusal("connections", peer.owner, exhausted));
             return None;
         }
         let number = self.next;
@@ -330,13 +394,14 @@ impl Server {
         let data = epoll::EventData::new_u64(number);
         let connection = &self.connections[&number];
         if epoll::add(&self.epoll, connection.as_fd(), data, flags).is_err() {
-            self.close(number);
+            self.close(RequestId(number));
             return None;
         }
         Some(number)
     }
 
-    fn close(&mut self, number: u64) {
+    /// Closes a connection.
+    pub fn close(&mut self, RequestId(number): RequestId) {
         // Dropping the fd removes it from the epoll set.
         if let Some(connection) = self.connections.remove(&number) {
             let quota =
@@ -352,7 +417,7 @@ impl Server {
             Stage::Reading => self.enqueue(number),
             Stage::Writing => {
                 if connection.flush().and_then(|()| self.watch(number)).is_err() {
-                    self.close(number);
+                    self.close(RequestId(number));
                 }
             }
             // epoll watches for nothing in these stages.
@@ -408,7 +473,7 @@ impl Server {
             Answer::Now(reply) => reply,
             Answer::Subscribed(reply) => match self.subscribe(number) {
                 Ok(()) => reply,
-                Err(refusal) => return self.send(number, &refusal),
+                Err(message) => return self.send(number, &Refusal::Error { message }),
             },
             Answer::Later => {
                 connection.stage = Stage::Answering;
@@ -419,7 +484,7 @@ impl Server {
     }
 
     /// Makes a connection one of a subscriber, which is counted by its own quota.
-    fn subscribe(&mut self, number: u64) -> Result<(), Refusal> {
+    fn subscribe(&mut self, number: u64) -> Result<(), String> {
         let Some(connection) = self.connections.get_mut(&number) else { return Ok(()) };
         let Peer { owner, uid, .. } = connection.peer;
         if !connection.subscribed {
@@ -454,7 +519,7 @@ impl Server {
             return;
         }
         if self.send(number, reply).is_err() {
-            self.close(number);
+            self.close(RequestId(number));
         }
         self.budget.set_timer();
     }
@@ -476,7 +541,7 @@ impl Server {
                 Stage::Writing | Stage::Queued | Stage::Answering => Ok(()),
             };
             if sent.is_err() {
-                self.close(number);
+                self.close(RequestId(number));
             }
         }
     }
@@ -497,16 +562,15 @@ pub(crate) fn root_socket(path: &Path) -> PathBuf {
     path.with_file_name(name)
 }
 
-fn refusal(what: &str, owner: Owner, exhausted: Exhausted) -> Refusal {
-    let message = match exhausted {
+fn refusal(what: &str, owner: Owner, exhausted: Exhausted) -> String {
+    match exhausted {
         Exhausted::Owner => format!(
             "{owner} has as many {what} to the daemon as it may have: close one, or try again"
         ),
         Exhausted::All => {
             format!("all {what} that users may have are in use: try again in a moment")
         }
-    };
-    Refusal::Error { message }
+    }
 }
 
 /// Maximum length of a request, bytes.
@@ -563,16 +627,6 @@ impl Connection {
         Self { socket, peer, stage: Stage::Reading, decoder, outbox, subscribed: false }
     }
 
-    /// Sends the reason of the refusal, as far as it fits into the socket.
-    fn refuse(socket: &PeerSocket, refusal: &Refusal) {
-        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        for packet in frame::encode(refusal).unwrap_or_default() {
-            if send(socket, &packet, flags).is_err() {
-                return;
-            }
-        }
-    }
-
     /// Receives one packet.
     fn receive<Q: DeserializeOwned>(&mut self) -> Incoming<Q> {
         let mut packet = vec![0; frame::MAX_PACKET];
@@ -591,8 +645,8 @@ impl Connection {
     /// Sends as many packets as the socket has space for.
     fn flush(&mut self) -> Result<(), ()> {
         while let Some(packet) = self.outbox.front() {
-            match send(&self.socket, packet, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
-                Ok(_) => drop(self.outbox.pop_front()),
+            match self.socket.send(packet, None) {
+                Ok(()) => drop(self.outbox.pop_front()),
                 Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS) => break,
                 Err(_) => return Err(()),
             }

@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use control::lease::{Reply, Status, UNLIMITED_BYTES, page};
+use control::{Peer, RequestId};
 use headroom_linux::clock::monotonic_ns;
 use headroom_linux::descriptors::sealed_memfd;
 use memory_ledger::{AccountId, ClientId, Lease, ProcessId, Uid};
@@ -21,7 +22,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::journal::Record;
-use super::{KIND_BITS, Leases, ORPHAN_MS, PROCESS};
+use super::{Leases, ORPHAN_MS};
 use crate::clock::NS_PER_MS;
 use crate::oom::OomManager;
 
@@ -39,7 +40,7 @@ pub(super) struct Client {
     pub(super) owner: Owner,
     /// Readable when the process has exited, which ends the lease.
     pidfd: OwnedFd,
-    pub(super) connection: Option<u64>,
+    pub(super) connection: Option<RequestId>,
     /// `None`: the client of an earlier daemon, which has not reconnected yet.
     pub(super) page: Option<SharedPage>,
     slot: usize,
@@ -104,22 +105,22 @@ fn same_program(a: &ProcessSample, b: &ProcessSample) -> bool {
 
 impl Leases {
     /// The first packet of a connection.
-    pub(super) fn hello(&mut self, number: u64, memory: Remembered, oom: &mut OomManager) {
+    pub(super) fn hello(
+        &mut self,
+        connection: RequestId,
+        memory: Remembered,
+        oom: &mut OomManager,
+    ) {
         let made = self
-            .identify(number, oom)
-            .and_then(|(process, pidfd)| self.find_or_add(number, process, pidfd, oom))
+            .identify(connection, oom)
+            .and_then(|(process, pidfd)| self.find_or_add(connection, process, pidfd, oom))
             .and_then(|id| {
                 let (page, file) = SharedPage::create().map_err(|_| Status::TooManyClients)?;
                 Ok((id, page, file))
             });
         let (id, page, file) = match made {
             Ok(made) => made,
-            Err(status) => {
-                if let Some(connection) = self.connections.get(&number) {
-                    connection.reply(&Reply::of(status), None);
-                }
-                return self.disconnect(number);
-            }
+            Err(status) => return self.refuse(connection, status),
         };
         self.install(id, page, memory.bounded(), oom);
         let Some(client) = self.clients.get(&id) else { return };
@@ -128,23 +129,24 @@ impl Leases {
         let mut reply = Reply::of(Status::Done);
         reply.limited = client.limited;
         reply.base = base.and_then(|base| u64::try_from(base).ok()).map_or(0, |base| base + 1);
-        let Some(connection) = self.connections.get_mut(&number) else { return };
-        connection.client = Some(id);
-        if !connection.reply(&reply, Some(&file)) {
-            self.disconnect(number);
+        self.connected.insert(connection, id);
+        if !self.send(connection, &reply, Some(file.as_fd())) {
+            self.disconnect(connection);
         }
     }
 
     /// Identifies the peer process by the kernel's socket credentials.
     fn identify(
         &mut self,
-        number: u64,
+        connection: RequestId,
         oom: &mut OomManager,
     ) -> Result<(ProcessSample, OwnedFd), Status> {
-        let connection = self.connections.get(&number).ok_or(Status::NotYou)?;
-        let pidfd = connection.pidfd().map_err(|_| Status::NotYou)?;
-        let (peer_pid, peer_uid) = (connection.peer.pid, connection.peer.uid);
-        let pid = u32::try_from(peer_pid).map_err(|_| Status::NotYou)?;
+        let (socket, peer) = self.server.connection(connection).ok_or(Status::NotYou)?;
+        let Peer { pid, uid: peer_uid, .. } = peer;
+        let pid = u32::try_from(pid).map_err(|_| Status::NotYou)?;
+        // It refers to the process that connected even if the pid is reused.
+        let pidfd = reader::peer_pidfd(socket.as_fd(), pid);
+        let pidfd = pidfd.map_err(|_| Status::NotYou)?;
         let process =
             oom.list_processes().iter().find(|it| it.tgid == pid).copied().ok_or(Status::NotYou)?;
         // If the process has not exited, its pid was not reused since the connection was made.
@@ -156,7 +158,7 @@ impl Leases {
 
     fn find_or_add(
         &mut self,
-        number: u64,
+        connection: RequestId,
         process: ProcessSample,
         pidfd: OwnedFd,
         oom: &mut OomManager,
@@ -171,14 +173,14 @@ impl Leases {
                     self.disconnect(old);
                 }
                 let client = self.clients.get_mut(&id).ok_or(Status::NotYou)?;
-                client.connection = Some(number);
+                client.connection = Some(connection);
                 client.orphan_since_ns = None;
                 return Ok(id);
             }
             self.remove_client(id, oom);
         }
         let account = oom.accounts().account_of(&process);
-        let owner = self.connections.get(&number).ok_or(Status::NotYou)?.peer.owner;
+        let owner = self.server.connection(connection).ok_or(Status::NotYou)?.1.owner;
         let uid = process.uid;
         self.client_slots.take(owner, uid).map_err(|_| Status::TooManyClients)?;
         let Some(id) = self.add(NewClient { process, account, pidfd, owner }, None) else {
@@ -186,7 +188,7 @@ impl Leases {
             return Err(Status::TooManyClients);
         };
         if let Some(client) = self.clients.get_mut(&id) {
-            client.connection = Some(number);
+            client.connection = Some(connection);
         }
         Ok(id)
     }
@@ -195,7 +197,7 @@ impl Leases {
         let NewClient { process, account, pidfd, owner } = client;
         let slot = slot.or_else(|| self.journal.take_slot())?;
         let id = self.next_client;
-        let word = epoll::EventData::new_u64(id << KIND_BITS | PROCESS);
+        let word = epoll::EventData::new_u64(id);
         if epoll::add(&self.epoll, &pidfd, word, epoll::EventFlags::IN).is_err() {
             self.journal.free(slot);
             return None;
@@ -302,8 +304,9 @@ impl Leases {
         self.journal.free(client.slot);
         self.client_slots.give_back(client.owner, client.process.uid);
         oom.set_leased(process, None);
-        if let Some(number) = client.connection {
-            self.close(number);
+        if let Some(connection) = client.connection {
+            self.connected.remove(&connection);
+            self.server.close(connection);
         }
         // Closing the pidfd removes it from the epoll set.
         drop(client);
@@ -320,12 +323,12 @@ impl Leases {
 
     /// Handles a closed connection. The lease remains: the process may have closed all its files
     /// and still run.
-    pub(super) fn disconnect(&mut self, number: u64) {
-        let Some(connection) = self.close(number) else { return };
-        let Some(id) = connection.client else { return };
+    pub(super) fn disconnect(&mut self, connection: RequestId) {
+        self.server.close(connection);
+        let Some(id) = self.connected.remove(&connection) else { return };
         self.waiting.retain(|waiting| waiting.growth.client != id);
         if let Some(client) = self.clients.get_mut(&id)
-            && client.connection == Some(number)
+            && client.connection == Some(connection)
         {
             client.connection = None;
             client.orphan_since_ns = Some(monotonic_ns());

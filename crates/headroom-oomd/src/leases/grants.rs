@@ -279,7 +279,7 @@ impl Leases {
             let Some(owner) = self.clients.get(&client).map(|client| client.owner) else {
                 continue;
             };
-            if now_ns < until_ns && !self.has_time(owner) {
+            if now_ns < until_ns && !self.server.has_time(owner) {
                 self.waiting.push_back(waiting);
                 continue;
             }
@@ -295,7 +295,7 @@ impl Leases {
                     self.reply(client, &self.refusal(client, status));
                 }
             }
-            self.charge(owner, begun);
+            self.server.charge(owner, begun);
         }
     }
 

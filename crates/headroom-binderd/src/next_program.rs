@@ -74,11 +74,6 @@ impl UpgradeRequests {
         Ok(())
     }
 
-    /// Whether a request was accepted.
-    pub fn is_pending(&self) -> bool {
-        self.accepted.is_some()
-    }
-
     /// Removes and returns the request that was accepted.
     pub fn take(&mut self) -> Option<UpgradeRequest> {
         self.accepted.take()
