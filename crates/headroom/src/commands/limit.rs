@@ -8,6 +8,7 @@ use control::configuration::ConfiguredLimit;
 use control::oomd::{AccountRef, LimitLayer, MemberUsage, PendingLimit, Reply, Request, UserLimit};
 use machine_memory::Meminfo;
 use serde_json::json;
+use unicode_width::UnicodeWidthStr;
 
 use crate::arguments::{Globals, GraceOption, LimitCommand};
 use crate::helpers::client::{call_oomd, unexpected};
@@ -139,7 +140,7 @@ fn table(limits: &[UserLimit], defaults: &[ConfiguredLimit]) -> String {
     let names: Vec<String> = limits.iter().map(name).collect();
     let default_names: Vec<String> = defaults.iter().map(default_name).collect();
     let all_names = names.iter().chain(&default_names);
-    let width = all_names.map(|name| output::columns(name)).max().unwrap_or(0).max(4);
+    let width = all_names.map(|name| name.width()).max().unwrap_or(0).max(4);
     let mut text = format!(
         "{:<width$}  {:>11}  {:>11}  {:>11}  {:>6}  FROM\n",
         "USER", "LIMIT", "SOFT", "USED", ""
@@ -178,9 +179,8 @@ fn table(limits: &[UserLimit], defaults: &[ConfiguredLimit]) -> String {
         }
         text.push('\n');
         for MemberUsage { uid, used_bytes } in &limit.details.member_usage {
-            let (name, used) = (format!("  {}", user::name(*uid)), Size(*used_bytes));
-            let name = output::padded(&name, width);
-            let _ = writeln!(text, "{name}  {:>11}  {:>11}  {used:>11}", "", "");
+            let name = output::padded(&format!("  {}", user::name(*uid)), width);
+            let _ = writeln!(text, "{name}  {:>11}  {:>11}  {:>11}", "", "", Size(*used_bytes));
         }
     }
     for (name, limit) in default_names.iter().zip(defaults) {

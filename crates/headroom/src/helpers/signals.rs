@@ -38,13 +38,6 @@ pub enum Origin {
     Kernel,
 }
 
-impl TakenSignal {
-    /// A request to end.
-    pub fn is_termination(self) -> bool {
-        TERMINATION.contains(&self.signal)
-    }
-}
-
 impl BlockedSignals {
     /// Blocks them. Call it before any thread is started.
     pub fn block(signals: &[Signal]) -> io::Result<Self> {
@@ -85,7 +78,7 @@ impl BlockedSignals {
     /// Waits for at most `limit` until a request to end arrives; returns whether one did. SIGCHLD
     /// interrupts the wait.
     pub fn termination_within(&self, limit: Duration) -> bool {
-        self.wait(Some(limit)).is_some_and(TakenSignal::is_termination)
+        self.wait(Some(limit)).is_some_and(|taken| TERMINATION.contains(&taken.signal))
     }
 
     /// Restores in the command the signal mask that this process was started with.

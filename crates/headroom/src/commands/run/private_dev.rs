@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{DirEntry, File};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, symlink};
 use std::path::{Path, PathBuf};
 
@@ -56,9 +56,10 @@ pub fn build(devices: &[String]) -> anyhow::Result<()> {
     let is_ours = |name: &OsStr| {
         name == OURS || name == "binderfs" || devices.iter().any(|device| name == device.as_str())
     };
+    let old = PathBuf::from(format!("/proc/self/fd/{}", old.as_raw_fd()));
     for entry in entries.iter().filter(|entry| !is_ours(&entry.file_name())) {
         // An entry that cannot be moved is missing for the command; the others are there.
-        if let Err(error) = adopt(entry, &old_path(&old)) {
+        if let Err(error) = adopt(entry, &old) {
             output::warn(format_args!("{} is left out: {error}", entry.path().display()));
         }
     }
@@ -68,10 +69,6 @@ pub fn build(devices: &[String]) -> anyhow::Result<()> {
             .with_context(|| format!("cannot make {}", link.display()))?;
     }
     Ok(())
-}
-
-fn old_path(old: &OwnedFd) -> PathBuf {
-    Path::new("/proc/self/fd").join(old.as_raw_fd().to_string())
 }
 
 /// Makes an entry of the old /dev appear under the same name in the new one.
