@@ -48,6 +48,7 @@ setup setup-arm64 setup-lint setup-test setup-deb setup-static setup-static-test
 test: setup-test
 	cargo test --locked --workspace --no-run
 	tests/clients/run $(target)/debug
+	tests/clients/aosp/run $(target)/debug
 	cargo test --locked --workspace --no-fail-fast
 
 demo: setup-test build

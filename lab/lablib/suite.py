@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Callable, Iterator
 
-from . import cache, kernel, machine, payload, scenarios
+from . import aosp, cache, kernel, machine, payload, scenarios
 from .arch import AMD64, ARM64, ARM64_16K, CLOUD, Arch
 from .busy_host import SHARES
 from .errors import LabError, tail
@@ -361,10 +361,15 @@ class Plan:
         return done.stdout
 
     def hosts(self, guest: Guest, out: Path) -> None:
-        """Containers of LXC as waydroid configures them, started and stopped: they call each other, and nothing of them is left."""
+        """Containers of LXC as waydroid configures them, started and stopped: they call each other, and nothing of them is left.
+
+        Android 10's service manager does, too.
+        """
+        android = aosp.get()
         files = [(REPO / "examples/python/adder.py", "/payload/adder.py"), (payload.LAB / "hosts/call_adder.py", "/payload/call_adder.py")]
+        files += [(payload.LAB / "hosts/aosp", "/payload/aosp"), *((android / name, f"/payload/{name}") for name in aosp.PROGRAMS)]
         spec = machine.Spec(
-            kernel=guest.line, arch=guest.arch, timeout=900, cpus=2, memory=1024, hosts=True, command=["/payload/hosts"],
+            kernel=guest.line, arch=guest.arch, timeout=1800, cpus=2, memory=1024, hosts=True, command=["/payload/hosts"],
             payload=[*self.payload(guest, "headroom", "headroom-binderd"), *files, (payload.LAB / "hosts/run", "/payload/hosts")],
         )
         rounds = int(output(spec, "hosts"))
