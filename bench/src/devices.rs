@@ -62,13 +62,12 @@ pub fn path_text(path: &Path) -> Result<&str> {
 }
 
 impl DeviceArguments {
-    /// Starts the program again if its calls are to go over rings, and raises its priority. To be
-    /// called before it starts others.
+    /// Starts the program again if its calls are to go over rings. To be called before it starts
+    /// others.
     pub fn prepare(&self) -> Result<()> {
         if self.ring {
             rings::preload(rings::Accepting::Chosen)?;
         }
-        affinity::be_eager();
         Ok(())
     }
 

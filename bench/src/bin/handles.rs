@@ -63,6 +63,7 @@ fn run(arguments: &Arguments) -> Result<()> {
     arguments.devices.prepare()?;
     let ranges = ranges(arguments.up_to, arguments.range);
     affinity::pin(arguments.cpu)?;
+    affinity::be_eager();
     let devices = arguments.devices.open(Some(arguments.cpu))?;
     let mut samples: Vec<Samples> = vec![vec![Vec::new(); ranges.len()]; devices.len() + 1];
     for _ in 0..arguments.rounds {

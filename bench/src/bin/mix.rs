@@ -5,7 +5,7 @@ use anyhow::{Context, Result};
 use bench::devices::{self, DeviceArguments};
 use bench::measure::{Summary, alternate};
 use bench::mix::{self, Clients, KINDS, Replay};
-use bench::{peer, report};
+use bench::{affinity, peer, report};
 use clap::Parser;
 
 const BENCH: &str = "mix";
@@ -45,6 +45,7 @@ fn main() -> Result<()> {
 
 fn run(arguments: &Arguments) -> Result<()> {
     arguments.devices.prepare()?;
+    affinity::be_eager();
     let count = arguments.clients.into();
     let devices = arguments.devices.open(None)?;
     let mut subjects = vec![Clients::over_sockets("seqpacket", count)?];

@@ -37,6 +37,7 @@ fn main() -> Result<()> {
 
 fn run(arguments: &Arguments) -> Result<()> {
     arguments.devices.prepare()?;
+    affinity::be_eager();
     for size in &arguments.sizes {
         anyhow::ensure!(*size <= MAX_MESSAGE, "--sizes: {size} is above {MAX_MESSAGE}");
     }

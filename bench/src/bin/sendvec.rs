@@ -64,6 +64,7 @@ fn run(arguments: &Arguments) -> Result<()> {
     // Before this thread is pinned: the stressor must be free to run on other cores.
     let mut stressor = start_stressor(arguments)?;
     affinity::pin(arguments.cpu)?;
+    affinity::be_eager();
     let devices = arguments.devices.open(Some(arguments.cpu))?;
     let mut subjects: Vec<Box<dyn Subject>> = vec![Box::new(SeqPacket::start(arguments.cpu)?)];
     for device in &devices {

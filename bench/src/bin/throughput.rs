@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use bench::devices::{self, DeviceArguments};
 use bench::measure::alternate;
 use bench::throughput::{self, Load, Pairs};
-use bench::{peer, report};
+use bench::{affinity, peer, report};
 use clap::Parser;
 
 /// Counts the calls per second of several pairs of a client and a server at once.
@@ -49,6 +49,7 @@ fn main() -> Result<()> {
 
 fn run(arguments: &Arguments) -> Result<()> {
     arguments.devices.prepare()?;
+    affinity::be_eager();
     let most = arguments.pairs.iter().copied().max().context("--pairs: no number")?;
     let devices = arguments.devices.open(None)?;
     let mut subjects = vec![Pairs::over_sockets("seqpacket", most.into())?];
