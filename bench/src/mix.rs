@@ -344,10 +344,10 @@ fn call_socket() -> Result<()> {
             return Ok(());
         }
         if operation.kind == Kind::Nested {
-            let len = sockets::receive_files(&ours, &mut room)?;
+            let len = sockets::receive(&ours, &mut room)?;
             sockets::send_files(&ours, &room[..len], &[])?;
         }
-        let len = sockets::receive_files(&ours, &mut room)?;
+        let len = sockets::receive(&ours, &mut room)?;
         ensure!(len == operation.reply, "{len} bytes came back");
         Ok(())
     })
@@ -365,7 +365,7 @@ fn serve_socket() -> Result<()> {
         let operation = Operation::parse(&room[..len])?;
         if operation.kind == Kind::Nested {
             sockets::send_files(&socket, b"callback", &[])?;
-            sockets::receive_files(&socket, &mut room)?;
+            sockets::receive(&socket, &mut room)?;
         }
         if operation.kind != Kind::OneWay {
             sockets::send_files(&socket, &vec![0; operation.reply], &[])?;

@@ -91,7 +91,7 @@ fn call_socket() -> Result<()> {
     report_ready();
     execute_orders(|descriptors, _| {
         sockets::send_files(&ours, b"call", &vec![file.as_fd(); descriptors])?;
-        ensure!(sockets::receive_files(&ours, &mut reply)? == 4, "the service has ended");
+        ensure!(sockets::receive(&ours, &mut reply)? == 4, "the service has ended");
         Ok(())
     })
 }

@@ -44,16 +44,23 @@ pub fn echo(socket: impl AsFd, longest: usize, handle: impl Fn(&[u8]) -> Result<
     }
 }
 
-/// Sends a message with files.
+/// Sends a message, with files if there are any.
 pub fn send_files(socket: impl AsFd, data: &[u8], files: &[BorrowedFd<'_>]) -> Result<()> {
+    if files.is_empty() {
+        send(socket, data, SendFlags::NOSIGNAL)?;
+        return Ok(());
+    }
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FILES))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    if !files.is_empty() {
-        let fits = control.push(SendAncillaryMessage::ScmRights(files));
-        ensure!(fits, "more than {MAX_FILES} files");
-    }
+    let fits = control.push(SendAncillaryMessage::ScmRights(files));
+    ensure!(fits, "more than {MAX_FILES} files");
     sendmsg(socket, &[IoSlice::new(data)], &mut control, SendFlags::NOSIGNAL)?;
     Ok(())
+}
+
+/// Receives a message without files. Returns the length; 0: the peer is gone.
+pub fn receive(socket: impl AsFd, room: &mut [u8]) -> Result<usize> {
+    Ok(recv(socket, room, RecvFlags::empty())?.0)
 }
 
 /// Receives a message and closes the files with it. Returns the length; 0: the peer is gone.
