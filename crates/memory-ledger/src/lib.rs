@@ -25,7 +25,6 @@
 #![forbid(unsafe_code)]
 
 pub mod account;
-pub mod bytes;
 pub mod cgroup;
 pub mod family;
 pub mod group;

@@ -1,12 +1,11 @@
-//! A consistent pair of a hard and a soft limit, the kinds of memory that count against it, and
-//! the limits of the kernel's memory controller behind it.
+//! A consistent pair of a hard and a soft limit, the kinds of memory that count against it, the
+//! limits of the kernel's memory controller behind it, and how amounts are written.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
 use crate::account::{AccountId, Uid};
-use crate::bytes::Bytes;
 
 /// Smallest hard limit, bytes. A login shell alone has more than this; a request for less most
 /// likely lacks a unit (`512` for `512M`).
@@ -17,6 +16,31 @@ pub const SOFT_LIMIT_PERCENT: u64 = 90;
 /// Hard limit of an account that is exempt, bytes: more than any machine has, and a whole number of
 /// pages that calculations with limits do not overflow.
 pub const NO_LIMIT_BYTES: u64 = 1 << 62;
+
+/// Units of [`Bytes`].
+const UNITS: [char; 6] = ['B', 'K', 'M', 'G', 'T', 'P'];
+
+/// An amount of memory, displayed with one decimal and a unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bytes(pub u64);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = u128::from(self.0);
+        if bytes < 1024 {
+            return f.pad(&format!("{bytes} B"));
+        }
+        let mut exponent = 1;
+        // Compare the printed value, so that 1023.96 KiB is printed as 1.0 MiB and not as 1024.0
+        // KiB.
+        let tenths = |exponent: usize| (bytes * 10 + (1 << (10 * exponent - 1))) >> (10 * exponent);
+        while tenths(exponent) >= 10240 && exponent + 1 < UNITS.len() {
+            exponent += 1;
+        }
+        let tenths = tenths(exponent);
+        f.pad(&format!("{}.{} {}iB", tenths / 10, tenths % 10, UNITS[exponent]))
+    }
+}
 
 /// A memory limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

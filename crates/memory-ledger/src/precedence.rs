@@ -9,8 +9,7 @@
 //! was in force before holds.
 
 use crate::account::{AccountId, Uid};
-use crate::bytes::Bytes;
-use crate::limit::Limit;
+use crate::limit::{Bytes, Limit};
 
 /// The user that requests a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use control::oomd::{AccountKind, LimitLevel, Why};
 use headroom_linux::clock::monotonic_ns;
-use memory_ledger::bytes::Bytes;
+use memory_ledger::limit::Bytes;
 use memory_ledger::{AccountId, Uid};
 use owners::{Owner, Quota, bounds};
 

@@ -7,8 +7,8 @@ use control::oomd::{
     PendingLimit, RuleMatches, Status, Trigger, UserLimit,
 };
 use headroom_linux::clock::monotonic_ns;
-use memory_ledger::bytes::Bytes;
 use memory_ledger::cgroup::{CgroupAccount, owner_of};
+use memory_ledger::limit::Bytes;
 use memory_ledger::{
     Account, AccountId, CgroupId, Limit, NoVictim, Phase, Process, Requester, Source, Uid,
 };

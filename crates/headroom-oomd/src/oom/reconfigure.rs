@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use memory_ledger::bytes::Bytes;
+use memory_ledger::limit::Bytes;
 use memory_ledger::{
     AccountId, CgroupLimit, Change, Count, Grace, Groups, Limit, LimitLayers, Requester, Uid,
 };

@@ -6,7 +6,7 @@ use std::path::Path;
 use control::oomd::{Trigger, Why};
 use headroom_linux::clock::monotonic_ns;
 use machine_memory::{MachineReader, Zram};
-use memory_ledger::bytes::Bytes;
+use memory_ledger::limit::Bytes;
 use memory_ledger::machine::usable_swap;
 use memory_ledger::process::WINDOW_NS;
 use memory_ledger::{

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use machine_memory::size::{self, SizeError};
-use memory_ledger::bytes::Bytes;
+use memory_ledger::limit::Bytes;
 use memory_ledger::limit::NO_LIMIT_BYTES;
 
 /// The limit of an account that is exempt.
