@@ -80,14 +80,6 @@ impl Child {
         // SAFETY: a child of this process that is not reaped yet, so the pid is not reused.
         unsafe { libc::kill(self.pid, signal) };
     }
-
-    /// Kills it and waits for its end.
-    pub fn kill_and_wait(&self) {
-        self.signal(libc::SIGKILL);
-        while !self.has_ended() {
-            std::thread::sleep(std::time::Duration::from_micros(100));
-        }
-    }
 }
 
 impl Drop for Child {

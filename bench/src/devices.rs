@@ -40,6 +40,28 @@ pub struct Device {
 }
 
 impl Device {
+    /// Starts a private daemon with these options, bound to a core if one is given. `None`: this
+    /// machine cannot have one, as is printed.
+    pub fn start(
+        name: &str,
+        mapping: Mapping,
+        options: &[&str],
+        core: Option<usize>,
+    ) -> Result<Option<Self>> {
+        let bus = match rings::start_bus(mapping, options) {
+            Ok(bus) => bus,
+            Err(BusError::Unavailable(reason)) => {
+                eprintln!("{name}: skipped: {reason}");
+                return Ok(None);
+            }
+            Err(fault) => anyhow::bail!("{name}: {fault}"),
+        };
+        if let Some(core) = core {
+            affinity::pin_process(bus.pid(), core).with_context(|| name.to_owned())?;
+        }
+        Ok(Some(Self { name: name.to_owned(), path: bus.device("binder"), bus: Some(bus) }))
+    }
+
     /// Pid of its daemon, if this program has started it.
     pub fn daemon(&self) -> Option<u32> {
         self.bus.as_ref().map(Bus::pid)
@@ -101,18 +123,7 @@ impl DeviceArguments {
                 let (by, options) =
                     if over_rings { (", rings", rings::ACCEPTED) } else { ("", &[][..]) };
                 let name = format!("headroom {mapping_name}{by}");
-                let bus = match rings::start_bus(mapping, options) {
-                    Ok(bus) => bus,
-                    Err(BusError::Unavailable(reason)) => {
-                        eprintln!("{name}: skipped: {reason}");
-                        continue;
-                    }
-                    Err(fault) => anyhow::bail!("{name}: {fault}"),
-                };
-                if let Some(core) = core {
-                    affinity::pin_process(bus.pid(), core).with_context(|| name.clone())?;
-                }
-                devices.push(Device { name, path: bus.device("binder"), bus: Some(bus) });
+                devices.extend(Device::start(&name, mapping, options, core)?);
             }
         }
         Ok(devices)

@@ -1,14 +1,15 @@
 //! A call that carries file descriptors over the same call without any, and over `SCM_RIGHTS` on a
 //! Unix socket in the same run.
 
-use anyhow::{Context, Result};
+use anyhow::Result;
+use bench::devices::{self, Device};
 use bench::measure::{Summary, alternate};
 use bench::passing::{self, Pair};
 use bench::results::Row;
 use bench::sockets::MAX_FILES;
 use bench::{affinity, peer, report, rings};
 use clap::Parser;
-use e2e::{BusError, Mapping};
+use e2e::Mapping;
 
 const BENCH: &str = "descriptors";
 
@@ -49,18 +50,12 @@ fn run(arguments: &Arguments) -> Result<()> {
     core.map_or(Ok(()), affinity::pin)?;
     affinity::be_eager();
     let mut pairs = vec![Pair::over_socket("seqpacket, SCM_RIGHTS")?];
-    let mut buses = Vec::new();
+    let mut devices = Vec::new();
     let subjects = [("headroom, ptrace", &[][..]), ("headroom, ring", rings::ACCEPTED)];
     for (name, options) in subjects.into_iter().take(1 + usize::from(arguments.ring)) {
-        match rings::start_bus(Mapping::Auto, options) {
-            Ok(bus) => {
-                core.map_or(Ok(()), |core| affinity::pin_process(bus.pid(), core))?;
-                let device = bus.device("binder");
-                pairs.push(Pair::over_binder(name, device.to_str().context("a path as text")?)?);
-                buses.push(bus);
-            }
-            Err(BusError::Unavailable(reason)) => eprintln!("{name}: skipped: {reason}"),
-            Err(fault) => return Err(fault.into()),
+        if let Some(device) = Device::start(name, Mapping::Auto, options, core)? {
+            pairs.push(Pair::over_binder(name, device.path_text()?)?);
+            devices.push(device);
         }
     }
     let plain = measure(&mut pairs, 0, arguments)?;
@@ -73,7 +68,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         }
     }
     drop(pairs);
-    buses.into_iter().try_for_each(|bus| bus.stop().map_err(anyhow::Error::msg))
+    devices::close(devices)
 }
 
 fn case(count: usize, arguments: &Arguments) -> String {
