@@ -1,31 +1,14 @@
 //! Every bound on what owners share is a value of `owners::bounds`, and has a test.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use owners::bounds::ALL;
 use regex::Regex;
 
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
+mod support;
 
-/// Every source with tests and attacks, joined.
-fn sources() -> String {
-    let mut folders = vec![root().join("crates"), root().join("tests")];
-    let mut text = String::new();
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
-                text += &fs::read_to_string(&path).unwrap();
-            }
-        }
-    }
-    text
-}
+use support::{root, sources};
 
 #[test]
 fn every_bound_has_a_test_in_which_one_owner_wants_all() {

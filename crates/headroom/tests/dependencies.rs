@@ -1,14 +1,13 @@
 //! Dependencies: each licence is accepted, and each direct dependency has a documented reason.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
 
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
+mod support;
+
+use support::root;
 
 /// The workspaces, and the example with dependencies of its own.
 const MANIFESTS: [&str; 3] =

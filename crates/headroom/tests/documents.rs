@@ -2,17 +2,17 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use regex::Regex;
 
+mod support;
+
+use support::{root, sources};
+
 /// Maximum size of README.md and ARCHITECTURE.md, bytes: each is meant to be read in a minute.
 const SHORT: u64 = 6 * 1024;
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
 
 /// Every Markdown file of the top folder and below `docs`, with its text.
 fn documents() -> Vec<(PathBuf, String)> {
@@ -191,23 +191,6 @@ fn every_function_of_the_hot_paths_is_in_its_file() {
         }
     }
     assert!(rows > 20 && missing.is_empty(), "{rows} rows; {missing:#?}");
-}
-
-/// All Rust sources of the crates and tests, joined.
-fn sources() -> String {
-    let mut folders = vec![root().join("crates"), root().join("tests")];
-    let mut text = String::new();
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() && !path.ends_with("target") {
-                folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
-                text += &fs::read_to_string(&path).unwrap();
-            }
-        }
-    }
-    text
 }
 
 #[test]

@@ -13,6 +13,28 @@ use std::thread::JoinHandle;
 
 use serde::{Serialize, de::DeserializeOwned};
 
+/// The folder of the workspace.
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// All Rust sources of the crates and tests, joined.
+pub fn sources() -> String {
+    let mut folders = vec![root().join("crates"), root().join("tests")];
+    let mut text = String::new();
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() && !path.ends_with("target") {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                text += &std::fs::read_to_string(&path).unwrap();
+            }
+        }
+    }
+    text
+}
+
 /// The command, with sockets in `dir` in place of the system's.
 pub fn headroom(dir: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_headroom"));
