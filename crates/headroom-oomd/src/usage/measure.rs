@@ -599,10 +599,7 @@ fn member_share(member: &Member, rollup: &SmapsRollup, count: Count) -> Option<S
     let shared_anon = own_anon.map_or(0, |(own, all)| all.saturating_sub(own));
     let of_others = MemoryParts {
         shmem_bytes: shmem_bytes.saturating_sub(own_shmem),
-        other_bytes: other_bytes
-            .saturating_sub(own_other)
-            .max(shared_anon + lazily_freed_bytes)
-            .min(other_bytes),
+        other_bytes: other_bytes.saturating_sub(own_other).max(shared_anon + lazily_freed_bytes),
     };
     Some(Share { of_others, lazily_freed_bytes, read_at_ns: monotonic_ns() })
 }
