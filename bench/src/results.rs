@@ -25,7 +25,7 @@ pub struct Measurement {
 }
 
 /// Identifies a [`Measurement`].
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Key<'a> {
     /// The benchmark.
     pub bench: &'a str,
@@ -37,26 +37,20 @@ pub struct Key<'a> {
     pub metric: &'a str,
 }
 
-/// The figure of a [`Measurement`].
-#[derive(Clone, Copy, Debug)]
-pub struct Value<'a> {
-    /// The figure.
-    pub value: f64,
-    /// Its unit: `us`, `ratio`...
-    pub unit: &'a str,
-    /// Number of runs that it summarizes.
-    pub runs: usize,
-}
-
 impl Measurement {
     /// Creates a measurement. The value is rounded to a meaningful precision: three decimals, and
     /// never fewer than four digits.
-    pub fn new(key: Key<'_>, value: Value<'_>) -> Self {
+    pub fn new(key: Key<'_>, value: f64, unit: &str, runs: usize) -> Self {
         let Key { bench, case, subject, metric } = key;
-        let Value { value, unit, runs } = value;
         let [bench, case, subject] = [bench, case, subject].map(str::to_owned);
         let (metric, unit) = (metric.to_owned(), unit.to_owned());
         Self { bench, case, subject, metric, value: rounded(value), unit, runs }
+    }
+
+    /// What identifies it.
+    pub fn key(&self) -> Key<'_> {
+        let Self { bench, case, subject, metric, .. } = self;
+        Key { bench, case, subject, metric }
     }
 }
 
@@ -76,8 +70,7 @@ impl<'a> Row<'a> {
     }
 
     fn print(&self, metric: &str, value: f64, unit: &str) -> f64 {
-        let value = Value { value, unit, runs: self.runs };
-        let measurement = Measurement::new(Key { metric, ..self.key }, value);
+        let measurement = Measurement::new(Key { metric, ..self.key }, value, unit, self.runs);
         if let Ok(line) = serde_json::to_string(&measurement) {
             println!("{line}");
         }
@@ -148,22 +141,23 @@ fn rounded(value: f64) -> f64 {
     (value * scale).round() / scale
 }
 
-/// Parses lines of results. If a figure was measured again, the last one counts, at the place of
-/// the first. An invalid line is an error that quotes it.
+/// Adds a figure. If it was measured again, the last one counts, at the place of the first.
+pub fn put(all: &mut Vec<Measurement>, new: Measurement) {
+    match all.iter_mut().find(|old| old.key() == new.key()) {
+        Some(old) => *old = new,
+        None => all.push(new),
+    }
+}
+
+/// Parses lines of results, each figure once, as [`put`] does. An invalid line is an error that
+/// quotes it.
 pub fn parse(text: &str) -> Result<Vec<Measurement>> {
-    let mut found: Vec<Measurement> = Vec::new();
+    let mut found = Vec::new();
     for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let new: Measurement = serde_json::from_str(line)
             .with_context(|| format!("line {} is no result: {line}", index + 1))?;
         anyhow::ensure!(new.value.is_finite(), "line {}: not a number: {line}", index + 1);
-        let same = |old: &Measurement| {
-            (&old.bench, &old.case, &old.subject, &old.metric)
-                == (&new.bench, &new.case, &new.subject, &new.metric)
-        };
-        match found.iter().position(same) {
-            Some(at) => found[at] = new,
-            None => found.push(new),
-        }
+        put(&mut found, new);
     }
     Ok(found)
 }
@@ -173,10 +167,8 @@ mod tests {
     use super::*;
 
     fn line(case: &str, value: f64) -> Measurement {
-        Measurement::new(
-            Key { bench: "roundtrip", case, subject: "pipe", metric: "rtt_us_p50" },
-            Value { value, unit: "us", runs: 10 },
-        )
+        let key = Key { bench: "roundtrip", case, subject: "pipe", metric: "rtt_us_p50" };
+        Measurement::new(key, value, "us", 10)
     }
 
     #[test]

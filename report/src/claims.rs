@@ -211,7 +211,7 @@ pub fn render(figures: &Figures) -> Markup {
 
 #[cfg(test)]
 mod tests {
-    use bench::results::{Key, Value};
+    use bench::results::Key;
 
     use super::*;
     use crate::figures::Figure;
@@ -225,7 +225,7 @@ mod tests {
 
     fn figure(case: &str, subject: &str, metric: &str, value: f64) -> Figure {
         let key = Key { bench: "scenario", case, subject, metric };
-        Figure::measured(Measurement::new(key, Value { value, unit: "ms", runs: 3 }))
+        Figure::of(Measurement::new(key, value, "ms", 3))
     }
 
     fn verdict(claim: &Claim, all: &[Figure]) -> Option<Verdict> {

@@ -40,26 +40,23 @@ impl Clock {
 pub struct Figure {
     /// Benchmark, subject, metric, value, unit, runs; its case without the clock's prefix.
     pub measurement: Measurement,
-    /// The clock by which it was measured.
+    /// The clock by which it was measured. A published figure has none, and is shown beside both.
     pub clock: Clock,
-    /// A published figure: it has none of the clocks, and is shown beside all of them.
-    pub published: bool,
 }
 
 impl Figure {
-    /// One of our own figures: the prefix of its case names the clock.
-    pub fn measured(mut measurement: Measurement) -> Self {
+    /// The prefix of the case names the clock.
+    pub fn of(mut measurement: Measurement) -> Self {
         let mut clock = Clock::Wall;
         if let Some(rest) = measurement.case.strip_prefix("icount: ") {
             measurement.case = rest.to_owned();
             clock = Clock::InstructionCount;
         }
-        Self { measurement, clock, published: false }
+        Self { measurement, clock }
     }
 
-    /// A published figure.
-    pub fn published(measurement: Measurement) -> Self {
-        Self { measurement, clock: Clock::Wall, published: true }
+    fn is_published(&self) -> bool {
+        subject::is_published(&self.measurement.subject)
     }
 }
 
@@ -73,21 +70,25 @@ impl Figures {
         Self(all)
     }
 
+    /// Our own figures.
+    fn own(&self) -> impl Iterator<Item = &Figure> {
+        self.0.iter().filter(|figure| !figure.is_published())
+    }
+
     /// Number of our own figures.
     pub fn measured(&self) -> usize {
-        self.0.iter().filter(|figure| !figure.published).count()
+        self.own().count()
     }
 
     /// Our own benchmarks, in the order of their first figure.
     pub fn benches(&self) -> Vec<&str> {
-        let measured = self.0.iter().filter(|figure| !figure.published);
-        unique(measured.map(|figure| figure.measurement.bench.as_str()))
+        unique(self.own().map(|figure| figure.measurement.bench.as_str()))
     }
 
     /// The clocks by which a benchmark was measured.
     pub fn clocks(&self, bench: &str) -> Vec<Clock> {
         let used = |clock: &Clock| {
-            self.0.iter().any(|f| !f.published && f.clock == *clock && f.measurement.bench == bench)
+            self.own().any(|figure| figure.clock == *clock && figure.measurement.bench == bench)
         };
         [Clock::Wall, Clock::InstructionCount].into_iter().filter(used).collect()
     }
@@ -95,7 +96,7 @@ impl Figures {
     /// A benchmark's figures by one clock, with the published ones.
     pub fn view(&self, bench: &str, clock: Clock) -> View {
         let wanted = |figure: &&Figure| {
-            figure.measurement.bench == bench && (figure.published || figure.clock == clock)
+            figure.measurement.bench == bench && (figure.is_published() || figure.clock == clock)
         };
         let figures = self.0.iter().filter(wanted).map(|figure| figure.measurement.clone());
         View { bench: bench.to_owned(), clock, kernel: None, figures: figures.collect() }
@@ -227,15 +228,12 @@ pub fn range(case: &str) -> Option<(u64, u64)> {
 
 #[cfg(test)]
 mod tests {
-    use bench::results::{Key, Value};
+    use bench::results::Key;
 
     use super::*;
 
     fn figure(case: &str, subject: &str) -> Figure {
-        Figure::measured(Measurement::new(
-            Key { bench: "b", case, subject, metric: "m" },
-            Value { value: 1.0, unit: "us", runs: 1 },
-        ))
+        Figure::of(Measurement::new(Key { bench: "b", case, subject, metric: "m" }, 1.0, "us", 1))
     }
 
     #[test]
@@ -253,11 +251,13 @@ mod tests {
     fn published_figures_stand_beside_those_of_every_clock_but_are_no_benchmark_alone() {
         let published = Measurement::new(
             Key { bench: "b", case: "4 B", subject: "published", metric: "m" },
-            Value { value: 1.0, unit: "us", runs: 1 },
+            1.0,
+            "us",
+            1,
         );
-        let alone = Figures::new(vec![Figure::published(published.clone())]);
+        let alone = Figures::new(vec![Figure::of(published.clone())]);
         assert!(alone.benches().is_empty() && alone.clocks("b").is_empty());
-        let both = Figures::new(vec![figure("icount: 4 B", "pipe"), Figure::published(published)]);
+        let both = Figures::new(vec![figure("icount: 4 B", "pipe"), Figure::of(published)]);
         assert_eq!(both.clocks("b"), [Clock::InstructionCount]);
         assert_eq!(both.view("b", Clock::InstructionCount).subjects(&["m"]), ["pipe", "published"]);
     }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use bench::results::{self, Measurement};
+use bench::results::{self, Measurement, put};
 
 use crate::scenario::{self, Run};
 
@@ -26,18 +26,6 @@ pub fn read(results: &[PathBuf], scenarios: &[PathBuf]) -> Result<Vec<Measuremen
 
 fn text(path: &Path) -> Result<String> {
     fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
-}
-
-/// If a figure is measured several times, the last one counts.
-fn put(all: &mut Vec<Measurement>, new: Measurement) {
-    let same = |old: &Measurement| {
-        (&old.bench, &old.case, &old.subject, &old.metric)
-            == (&new.bench, &new.case, &new.subject, &new.metric)
-    };
-    match all.iter_mut().find(|old| same(old)) {
-        Some(old) => *old = new,
-        None => all.push(new),
-    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Renders raw results as one static page, and the claims as a short text.
 //!
-//! Data flows one way: [`inputs`] reads lines of results and the lab's [`scenario`]s, [`published`]
-//! figures of other publications; [`figures`] has all of that in one form. [`tables`] has what is
+//! Data flows one way: [`inputs`] reads lines of results, our own and those of other publications,
+//! and the lab's [`scenario`]s; [`figures`] has all of that in one form. [`tables`] has what is
 //! said of claims, benchmarks and metrics; [`sections`] shows each benchmark, by [`pivot`] and
 //! [`plots`]. [`claims`] compares the project's claims with their anchors, [`page`] assembles the
 //! page.
@@ -19,7 +19,6 @@ pub mod page;
 pub mod pivot;
 pub mod plot;
 pub mod plots;
-pub mod published;
 pub mod scenario;
 pub mod sections;
 pub mod subject;

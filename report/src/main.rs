@@ -2,12 +2,13 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::slice;
 
 use anyhow::{Context, Result};
 use bench::results::Measurement;
 use clap::Parser;
 use report::figures::{Figure, Figures};
-use report::{claims, header, inputs, page, published};
+use report::{claims, header, inputs, page};
 
 /// Writes a static page of results, with the published figures beside ours; prints the claims on
 /// stdout.
@@ -24,8 +25,8 @@ struct Arguments {
     /// `machine` in it replace what is found out here; the rest is shown as it is.
     #[arg(long, value_name = "FILE.json")]
     info: Option<PathBuf>,
-    /// The folder of the published figures.
-    #[arg(long, value_name = "DIR")]
+    /// The published figures, in the form of results.
+    #[arg(long, value_name = "FILE.jsonl")]
     reference: PathBuf,
     /// Where index.html goes, and results.jsonl: all measurements, each once.
     #[arg(long, value_name = "DIR")]
@@ -39,10 +40,10 @@ fn main() -> Result<()> {
         "nothing to report: give --results or --scenarios"
     );
     let measured = inputs::read(&arguments.results, &arguments.scenarios)?;
-    let published = published::read(&arguments.reference)?;
+    let published = inputs::read(slice::from_ref(&arguments.reference), &[])?;
     let facts = header::find(arguments.info.as_deref())?;
-    let ours = measured.iter().cloned().map(Figure::measured);
-    let figures = Figures::new(ours.chain(published.into_iter().map(Figure::published)).collect());
+    let all = measured.iter().cloned().chain(published);
+    let figures = Figures::new(all.map(Figure::of).collect());
     let page = page::render(&facts, &figures);
     fs::create_dir_all(&arguments.out)
         .with_context(|| format!("cannot make {}", arguments.out.display()))?;

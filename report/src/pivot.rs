@@ -130,16 +130,18 @@ pub fn case_name(case: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use bench::results::{Key, Value};
+    use bench::results::Key;
 
     use super::*;
     use crate::figures::{Clock, Figure, Figures};
 
     fn figures() -> Figures {
         let line = |case: &str, subject: &str, metric: &str, value: f64| {
-            Figure::measured(Measurement::new(
+            Figure::of(Measurement::new(
                 Key { bench: "b", case, subject, metric },
-                Value { value, unit: "us", runs: 1200 },
+                value,
+                "us",
+                1200,
             ))
         };
         Figures::new(vec![

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
-use bench::results::{Key, Measurement, Value};
+use bench::results::{Key, Measurement};
 use serde::Deserialize;
 
 /// Name of the benchmark.
@@ -94,7 +94,7 @@ pub fn medians(runs: &[Run]) -> Vec<Measurement> {
             }
             let mut line = |metric: &str, value| {
                 let key = Key { bench: BENCH, case: &case, subject: &first.subject, metric };
-                all.push(Measurement::new(key, Value { value, unit, runs: set.len() }));
+                all.push(Measurement::new(key, value, unit, set.len()));
             };
             line(metric, median);
             let (low, high) = (values[0], values[set.len() - 1]);

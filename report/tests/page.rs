@@ -19,7 +19,7 @@ fn report(results: &Path, out: &Path) -> Output {
         .arg("--info")
         .arg(here("tests/fixtures/info.json"))
         .arg("--reference")
-        .arg(here("../bench/reference"))
+        .arg(here("../bench/reference/published.jsonl"))
         .arg("--out")
         .arg(out)
         .output()
