@@ -27,6 +27,8 @@ use crate::{server, sockets};
 /// Sizes of the calls, picked at random, bytes.
 const SIZES: [usize; 6] = [4, 128, 1024, 4096, 16_384, LARGEST];
 const LARGEST: usize = 65_536;
+/// Threads of a server on a binder device.
+const THREADS: usize = 4;
 
 /// The transport of the calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,8 +43,8 @@ pub enum Transport {
 /// What a peer is.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Role {
-    /// A server with this number of threads, and CPU time of each call besides the echo.
-    Server(Transport, PathBuf, usize, Duration),
+    /// A server, with the CPU time of each call besides the echo.
+    Server(Transport, PathBuf, Duration),
     /// A client with a seed of its calls.
     Client(Transport, PathBuf, Class, u64),
     /// A program that occupies a CPU.
@@ -59,10 +61,10 @@ impl Role {
 /// A peer's main function.
 pub fn serve(words: &[&str]) -> Result<()> {
     match serde_json::from_str(words.first().context("no role")?)? {
-        Role::Server(Transport::Binder, path, threads, work) => {
-            serve_binder(crate::devices::path_text(&path)?, threads, work)
+        Role::Server(Transport::Binder, path, work) => {
+            serve_binder(crate::devices::path_text(&path)?, work)
         }
-        Role::Server(Transport::SeqPacket, path, _, work) => serve_seqpacket(&path, work),
+        Role::Server(Transport::SeqPacket, path, work) => serve_seqpacket(&path, work),
         Role::Client(transport, path, class, seed) => client(transport, &path, class, seed),
         Role::Spinner(class) => affinity::spin(class),
     }
@@ -75,9 +77,9 @@ fn spin(work: Duration) {
     }
 }
 
-fn serve_binder(device: &str, threads: usize, work: Duration) -> Result<()> {
+fn serve_binder(device: &str, work: Duration) -> Result<()> {
     let client = server::manager(device)?;
-    server::serve(&client, threads, || {
+    server::serve(&client, THREADS, || {
         move |_: &mut Session<'_>, _: &Received<'_>| {
             spin(work);
             Answer::Echo

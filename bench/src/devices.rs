@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Args;
-use e2e::{Bus, BusError, Mapping};
+use e2e::{Bus, Mapping};
 
 use crate::{affinity, rings};
 
@@ -48,14 +48,7 @@ impl Device {
         options: &[&str],
         core: Option<usize>,
     ) -> Result<Option<Self>> {
-        let bus = match rings::start_bus(mapping, options) {
-            Ok(bus) => bus,
-            Err(BusError::Unavailable(reason)) => {
-                eprintln!("{name}: skipped: {reason}");
-                return Ok(None);
-            }
-            Err(fault) => anyhow::bail!("{name}: {fault}"),
-        };
+        let Some(bus) = rings::start_bus(name, mapping, options)? else { return Ok(None) };
         if let Some(core) = core {
             affinity::pin_process(bus.pid(), core).with_context(|| name.to_owned())?;
         }
@@ -88,7 +81,7 @@ impl DeviceArguments {
     /// others.
     pub fn prepare(&self) -> Result<()> {
         if self.ring {
-            rings::preload(rings::Accepting::Chosen)?;
+            rings::preload()?;
         }
         Ok(())
     }

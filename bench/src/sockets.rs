@@ -11,7 +11,7 @@ use rustix::net::{
 };
 
 /// Maximum of file descriptors in a message.
-pub const MAX_FILES: usize = 64;
+const MAX_FILES: usize = 64;
 
 /// A connected pair, for messages of this size.
 pub fn pair(message: usize) -> Result<(OwnedFd, OwnedFd)> {

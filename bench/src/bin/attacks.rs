@@ -9,7 +9,6 @@ use anyhow::{Context, Result, anyhow, ensure};
 use bench::machine::process_cpu_ns;
 use bench::measure::percentile;
 use bench::results::Row;
-use bench::rings;
 use bench::statistics::estimate;
 use binder_client::{Client, Options, Payload, Session};
 use clap::Parser;
@@ -36,12 +35,6 @@ struct Arguments {
     /// Passes over all cases
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     passes: u32,
-    /// Passthrough, notify-store or auto
-    #[arg(long, default_value = "passthrough")]
-    mapping: Mapping,
-    /// All calls go over rings, the attackers' too
-    #[arg(long)]
-    ring: bool,
 }
 
 /// Attacks that run at the same time.
@@ -79,9 +72,6 @@ impl Sample {
 
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
-    if arguments.ring {
-        rings::preload(rings::Accepting::All)?;
-    }
     let peer = std::env::current_exe()?.with_file_name("peer");
     ensure!(peer.exists(), "{}: build it with `cargo build --release -p e2e`", peer.display());
     let cases = cases();
@@ -98,7 +88,7 @@ fn main() -> Result<()> {
 }
 
 fn run(case: &Case, arguments: &Arguments, peer: &Path) -> Result<Sample> {
-    let bus = Bus::start_with(arguments.mapping, |command| {
+    let bus = Bus::start_with(Mapping::Passthrough, |command| {
         command.args(["--devices", DEVICES]);
     })?;
     let words = ["as", &INNOCENT.to_string(), "manager", "1"];

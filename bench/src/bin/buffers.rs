@@ -5,6 +5,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use bench::devices::path_text;
 use bench::machine;
 use bench::peer::{self, Peer};
 use bench::pingpong;
@@ -14,29 +15,18 @@ use bench::stressor::{self, Stressor};
 use binder_client::{Client, Options, Payload, Session};
 use clap::Parser;
 use control::binderd::{Reply, Request};
-use e2e::{Bus, BusError, Mapping};
+use e2e::{Bus, Mapping};
 use machine_memory::{Meminfo, bytes_of};
 
 const BENCH: &str = "buffers";
 const PAGE: u64 = 4096;
+/// Bytes of one message to each client.
+const MESSAGE: usize = 65_536;
 
 /// Measures the memory that the daemon keeps for idle opens, and the time until the memory of idle
 /// buffers is released. Needs root.
 #[derive(Parser)]
 struct Arguments {
-    /// Opens that are mapped and not used; the daemon may have a sixth of its descriptors
-    #[arg(long, default_value_t = 3_000, value_parser = clap::value_parser!(u32).range(1..=15_000))]
-    opens: u32,
-    /// Clients with warm buffers
-    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=4_000))]
-    clients: u32,
-    /// Bytes of one message to each client
-    #[arg(
-        long,
-        default_value_t = 65_536,
-        value_parser = clap::value_parser!(u32).range(1..=262_144)
-    )]
-    bytes: u32,
     /// Number of times that their memory is released and used again
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
@@ -48,9 +38,6 @@ struct Arguments {
     /// other programs
     #[arg(long, conflicts_with = "quick")]
     pressure: bool,
-    /// All calls go over rings
-    #[arg(long)]
-    ring: bool,
 }
 
 fn main() -> Result<()> {
@@ -62,36 +49,22 @@ fn main() -> Result<()> {
 }
 
 fn run() -> Result<()> {
-    let mut arguments = Arguments::parse();
-    if arguments.quick {
-        (arguments.opens, arguments.clients, arguments.rounds) = (100, 20, 2);
-    }
-    if arguments.ring {
-        rings::preload(rings::Accepting::All)?;
-    }
+    let arguments = Arguments::parse();
+    let (opens, clients, rounds) =
+        if arguments.quick { (100, 20, 2) } else { (3_000, 200, arguments.rounds) };
     raise_file_limit();
     let modes = [
         ("headroom passthrough", Mapping::Passthrough),
         ("headroom notify-store", Mapping::NotifyStore),
     ];
     for (subject, mapping) in modes {
-        match Bus::start(mapping) {
-            Ok(bus) => {
-                if arguments.pressure {
-                    with_clients(&arguments, &bus, |sessions, message| {
-                        under_pressure(&arguments, subject, &bus, sessions, message)
-                    })?;
-                } else {
-                    idle_opens(&arguments, subject, &bus)?;
-                    with_clients(&arguments, &bus, |sessions, message| {
-                        warm_clients(&arguments, subject, &bus, sessions, message)
-                    })?;
-                }
-                bus.stop().map_err(|fault| anyhow::anyhow!("{subject}: {fault}"))?;
-            }
-            Err(BusError::Unavailable(reason)) => eprintln!("{subject}: skipped: {reason}"),
-            Err(fault) => anyhow::bail!("{subject}: {fault}"),
+        let Some(bus) = rings::start_bus(subject, mapping, &[])? else { continue };
+        if !arguments.pressure {
+            idle_opens(opens, subject, &bus)?;
         }
+        let measure = if arguments.pressure { under_pressure } else { warm_clients };
+        with_clients(clients, &bus, |calls| measure(rounds, subject, calls))?;
+        bus.stop().map_err(|fault| anyhow::anyhow!("{subject}: {fault}"))?;
     }
     Ok(())
 }
@@ -116,16 +89,15 @@ fn open(bus: &Bus) -> Result<Client> {
     Ok(Client::open(bus.device("binder"), &Options::default())?)
 }
 
-fn idle_opens(arguments: &Arguments, subject: &str, bus: &Bus) -> Result<()> {
-    let case = format!("{} idle opens", arguments.opens);
+fn idle_opens(opens: u32, subject: &str, bus: &Bus) -> Result<()> {
+    let case = format!("{opens} idle opens");
     // The first opens make the daemon allocate its own tables.
     let first = open(bus)?;
     let before = anonymous_bytes(bus.pid())?;
-    let clients: Vec<Client> = (0..arguments.opens).map(|_| open(bus)).collect::<Result<_>>()?;
+    let clients: Vec<Client> = (0..opens).map(|_| open(bus)).collect::<Result<_>>()?;
     let after = anonymous_bytes(bus.pid())?;
-    let each = after.saturating_sub(before) as f64 / f64::from(arguments.opens);
-    let mut row = Row::new(BENCH, &case, subject, 1);
-    row.value("daemon_bytes_per_open", each, "B");
+    let each = after.saturating_sub(before) as f64 / f64::from(opens);
+    Row::new(BENCH, &case, subject, 1).value("daemon_bytes_per_open", each, "B");
     drop((first, clients));
     bus.wait_until_empty().map_err(|left| anyhow::anyhow!(left))
 }
@@ -151,54 +123,57 @@ fn give_back(socket: &Path) -> Result<(f64, u64)> {
     }
 }
 
-/// One call of each client. Returns microseconds.
-fn call_all(sessions: &mut [Session<'_>], message: &[u8]) -> Result<Vec<f64>> {
-    let mut times = Vec::new();
-    for session in sessions {
-        let start = Instant::now();
-        let received = session.call(0, 1, Payload::bytes(message))?;
-        times.push(start.elapsed().as_secs_f64() * 1e6);
-        anyhow::ensure!(received.data()? == message, "an echo differs");
-        session.free(received);
-        session.flush()?;
-    }
-    Ok(times)
+/// Clients of a bus with a service.
+struct Clients<'c> {
+    bus: &'c Bus,
+    sessions: Vec<Session<'c>>,
+    message: Vec<u8>,
 }
 
-/// Starts a service and the measured clients; each client sends it this message.
+impl Clients<'_> {
+    /// One call of each client. Returns microseconds.
+    fn call(&mut self) -> Result<Vec<f64>> {
+        let mut times = Vec::new();
+        for session in &mut self.sessions {
+            let start = Instant::now();
+            let received = session.call(0, 1, Payload::bytes(&self.message))?;
+            times.push(start.elapsed().as_secs_f64() * 1e6);
+            anyhow::ensure!(received.data()? == self.message, "an echo differs");
+            session.free(received);
+            session.flush()?;
+        }
+        Ok(times)
+    }
+}
+
+/// Starts a service and the measured clients.
 fn with_clients(
-    arguments: &Arguments,
+    count: u32,
     bus: &Bus,
-    measure: impl FnOnce(&mut [Session<'_>], &[u8]) -> Result<()>,
+    measure: impl FnOnce(&mut Clients<'_>) -> Result<()>,
 ) -> Result<()> {
     let device = bus.device("binder");
-    let device = device.to_str().context("the mount's path is not UTF-8")?;
+    let device = path_text(&device)?;
     let _manager = Peer::start(&["binder", device], Stdio::null(), Stdio::null())?;
-    let clients: Vec<Client> = (0..arguments.clients).map(|_| open(bus)).collect::<Result<_>>()?;
-    let mut sessions: Vec<Session<'_>> = clients.iter().map(Session::new).collect();
-    let message = bench::measure::message(arguments.bytes as usize);
-    measure(&mut sessions, &message)
+    let clients: Vec<Client> = (0..count).map(|_| open(bus)).collect::<Result<_>>()?;
+    let sessions = clients.iter().map(Session::new).collect();
+    measure(&mut Clients { bus, sessions, message: bench::measure::message(MESSAGE) })
 }
 
-fn warm_clients(
-    arguments: &Arguments,
-    subject: &str,
-    bus: &Bus,
-    sessions: &mut [Session<'_>],
-    message: &[u8],
-) -> Result<()> {
-    let case = format!("{} clients with {} KiB", arguments.clients, arguments.bytes / 1024);
+fn warm_clients(rounds: u32, subject: &str, clients: &mut Clients<'_>) -> Result<()> {
+    let bus = clients.bus;
+    let case = format!("{} clients with {} KiB", clients.sessions.len(), MESSAGE / 1024);
     let (mut ms, mut shares, mut warm, mut cold) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    call_all(sessions, message)?;
-    for _ in 0..arguments.rounds {
-        warm.extend(call_all(sessions, message)?);
+    clients.call()?;
+    for _ in 0..rounds {
+        warm.extend(clients.call()?);
         let idle = idle_pages(bus)?;
         // Counts what is left, not what this request reclaimed: the daemon also reclaims on its own
         // when other programs on the machine stall for memory.
         let (took, left) = give_back(bus.socket())?;
         ms.push(took);
         shares.push(idle.saturating_sub(left) as f64 / idle as f64 * 100.0);
-        cold.extend(call_all(sessions, message)?);
+        cold.extend(clients.call()?);
     }
     let mut row = Row::new(BENCH, &case, subject, ms.len());
     row.value("idle_kib", (idle_pages(bus)? * PAGE / 1024) as f64, "KiB");
@@ -229,18 +204,13 @@ fn is_short() -> Result<bool> {
 }
 
 /// Measures reclaim without a request: the daemon detects the shortage by itself.
-fn under_pressure(
-    arguments: &Arguments,
-    subject: &str,
-    bus: &Bus,
-    sessions: &mut [Session<'_>],
-    message: &[u8],
-) -> Result<()> {
-    let case = format!("{} clients under pressure", arguments.clients);
+fn under_pressure(rounds: u32, subject: &str, clients: &mut Clients<'_>) -> Result<()> {
+    let bus = clients.bus;
+    let case = format!("{} clients under pressure", clients.sessions.len());
     let total_mib = Meminfo::read(Path::new("/proc"))?.total.unwrap_or(0) >> 20;
     let (mut ms, mut shares) = (Vec::new(), Vec::new());
-    for _ in 0..arguments.rounds {
-        call_all(sessions, message)?;
+    for _ in 0..rounds {
+        clients.call()?;
         let idle = idle_pages(bus)?;
         let left = total_mib * LEFT_PERCENT / 100;
         let mib = machine::available_mib()?.saturating_sub(left);
@@ -256,7 +226,7 @@ fn under_pressure(
         shares.push((idle - rest) as f64 / idle as f64 * 100.0);
         drop(stressor);
     }
-    call_all(sessions, message)?;
+    clients.call()?;
     let mut row = Row::new(BENCH, &case, subject, ms.len());
     row.median("pressure_back_ms", &ms, "ms", &[End::Max]);
     row.median("pressure_back_share", &shares, "%", &[]);

@@ -42,9 +42,6 @@ struct Arguments {
     /// Clients that connect while allocations of order 3 and higher are counted; 0: do not count.
     #[arg(long, default_value_t = 100)]
     newcomers: usize,
-    /// Threads of the server.
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
-    server_threads: u32,
     /// CPU time of each call in the server besides the echo, microseconds.
     #[arg(long, default_value_t = 0)]
     work_us: u64,
@@ -121,8 +118,8 @@ fn run(arguments: &Arguments) -> Result<()> {
         (d.name.clone(), Transport::Binder, d.path.clone(), d.daemon(), control)
     });
     for (name, transport, path, daemon, control) in std::iter::once(sockets).chain(binders) {
-        let (threads, work) = (arguments.server_threads as usize, arguments.work_us);
-        let role = Role::Server(transport, path.clone(), threads, Duration::from_micros(work));
+        let work = Duration::from_micros(arguments.work_us);
+        let role = Role::Server(transport, path.clone(), work);
         let server = role.start(arguments.server_uid).with_context(|| name.clone())?;
         if matches!(transport, Transport::SeqPacket) {
             open_to_all(&path, 0o666)?;

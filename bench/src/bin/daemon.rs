@@ -12,6 +12,10 @@ use control::Uid;
 use machine_memory::bytes_of;
 
 const BENCH: &str = "daemon";
+/// Time that each daemon is idle.
+const IDLE: Duration = Duration::from_secs(4);
+/// Numbers of limited users, and what the results call them.
+const CASES: [(u32, &str); 3] = [(0, "no limit"), (1, "1 user limited"), (64, "64 users limited")];
 
 /// Starts a private headroom-oomd with no limit, one, and 64 limits, and measures the time until it
 /// replies, with all limits in force, its memory when idle, and its CPU time when idle. Triggers
@@ -21,12 +25,6 @@ struct Arguments {
     /// Daemons that are started in each case
     #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
-    /// Time that each is idle, seconds
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=3600))]
-    idle_s: u64,
-    /// Cases: numbers of limited users
-    #[arg(long, value_delimiter = ',', default_values_t = [0, 1, 64])]
-    users: Vec<u32>,
 }
 
 /// Results of one daemon.
@@ -40,19 +38,14 @@ struct Found {
 
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
-    let mut found: Vec<Found> = arguments.users.iter().map(|_| Found::default()).collect();
+    let mut found = CASES.map(|_| Found::default());
     for _ in 0..arguments.runs {
-        for (users, found) in arguments.users.iter().zip(&mut found) {
-            measure(arguments.idle_s, *users, found)?;
+        for ((users, _), found) in CASES.iter().zip(&mut found) {
+            measure(*users, found)?;
         }
     }
-    for (users, found) in arguments.users.iter().zip(&found) {
-        let case = match users {
-            0 => "no limit".to_owned(),
-            1 => "1 user limited".to_owned(),
-            users => format!("{users} users limited"),
-        };
-        let mut row = Row::new(BENCH, &case, "headroom-oomd", arguments.runs as usize);
+    for ((_, case), found) in CASES.iter().zip(&found) {
+        let mut row = Row::new(BENCH, case, "headroom-oomd", arguments.runs as usize);
         row.median("start_ms", &found.start_ms, "ms", &[]);
         row.median("rss_kib", &found.rss_kib, "KiB", &[]);
         row.median("own_kib", &found.own_kib, "KiB", &[]);
@@ -61,7 +54,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-fn measure(idle_s: u64, users: u32, found: &mut Found) -> Result<()> {
+fn measure(users: u32, found: &mut Found) -> Result<()> {
     let Uid(first) = unused_uid();
     let limits: String = (0..users)
         .map(|user| format!("[[limit]]\nuser = {}\nhard = \"256M\"\n", first + user))
@@ -72,7 +65,7 @@ fn measure(idle_s: u64, users: u32, found: &mut Found) -> Result<()> {
     // The first scans, and the growth of memory that they cause, are over.
     std::thread::sleep(Duration::from_secs(1));
     let (before, since) = (process_cpu_ns(daemon.pid())?, Instant::now());
-    std::thread::sleep(Duration::from_secs(idle_s));
+    std::thread::sleep(IDLE);
     let used = process_cpu_ns(daemon.pid())? - before;
     found.idle_percent.push(used as f64 / since.elapsed().as_nanos() as f64 * 100.0);
     let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid()))?;

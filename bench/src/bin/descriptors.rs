@@ -6,12 +6,13 @@ use bench::devices::{self, Device};
 use bench::measure::{Summary, alternate};
 use bench::passing::{self, Pair};
 use bench::results::Row;
-use bench::sockets::MAX_FILES;
 use bench::{affinity, peer, report, rings};
 use clap::Parser;
 use e2e::Mapping;
 
 const BENCH: &str = "descriptors";
+/// Descriptors per call.
+const DESCRIPTORS: [usize; 2] = [1, 8];
 
 /// Times calls with and without file descriptors, beside a Unix socket.
 #[derive(Parser)]
@@ -22,9 +23,6 @@ struct Arguments {
     /// Bind no process to a core: the scheduler decides.
     #[arg(long, conflicts_with = "cpu")]
     free: bool,
-    /// Descriptors per call; 0 is always measured.
-    #[arg(long, value_delimiter = ',', default_value = "1,8")]
-    descriptors: Vec<usize>,
     /// Measure a daemon that accepts rings too: its receivers fetch the files over a socket.
     #[arg(long)]
     ring: bool,
@@ -42,10 +40,8 @@ fn main() -> Result<()> {
 
 fn run(arguments: &Arguments) -> Result<()> {
     if arguments.ring {
-        rings::preload(rings::Accepting::Chosen)?;
+        rings::preload()?;
     }
-    let largest = arguments.descriptors.iter().copied().max().unwrap_or(0);
-    anyhow::ensure!(largest <= MAX_FILES, "--descriptors: at most {MAX_FILES}");
     let core = (!arguments.free).then_some(arguments.cpu);
     core.map_or(Ok(()), affinity::pin)?;
     affinity::be_eager();
@@ -59,7 +55,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         }
     }
     let plain = measure(&mut pairs, 0, arguments)?;
-    for &count in arguments.descriptors.iter().filter(|&&count| count > 0) {
+    for count in DESCRIPTORS {
         let with = measure(&mut pairs, count, arguments)?;
         for ((pair, with), without) in pairs.iter().zip(&with).zip(&plain) {
             let each = (with.p50 - without.p50) / count as f64;

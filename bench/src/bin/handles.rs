@@ -18,6 +18,8 @@ use clap::Parser;
 
 const BENCH: &str = "handles";
 const NAIVE: &str = "naive-walk";
+/// Nodes in a range.
+const RANGE: u32 = 10_000;
 
 /// Times calls that each carry a new node, per range of handles in use.
 #[derive(Parser)]
@@ -34,9 +36,6 @@ struct Arguments {
         value_parser = clap::value_parser!(u32).range(2..=2_000_000)
     )]
     up_to: u32,
-    /// Nodes in a range.
-    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
-    range: u32,
     /// Repetitions, each with fresh processes.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
@@ -61,7 +60,7 @@ type Samples = Vec<Vec<Vec<u64>>>;
 
 fn run(arguments: &Arguments) -> Result<()> {
     arguments.devices.prepare()?;
-    let ranges = ranges(arguments.up_to, arguments.range);
+    let ranges = ranges(arguments.up_to);
     affinity::pin(arguments.cpu)?;
     affinity::be_eager();
     let devices = arguments.devices.open(Some(arguments.cpu))?;
@@ -77,8 +76,8 @@ fn run(arguments: &Arguments) -> Result<()> {
 }
 
 /// First and last (exclusive) node of each range.
-fn ranges(up_to: u32, range: u32) -> Vec<(u32, u32)> {
-    (0..up_to).step_by(range as usize).map(|first| (first, up_to.min(first + range))).collect()
+fn ranges(up_to: u32) -> Vec<(u32, u32)> {
+    (0..up_to).step_by(RANGE as usize).map(|first| (first, up_to.min(first + RANGE))).collect()
 }
 
 fn case(range: (u32, u32)) -> String {

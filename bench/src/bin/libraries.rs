@@ -12,6 +12,9 @@ use bench::timed_caller::TimedCaller;
 use bench::{affinity, report};
 use clap::Parser;
 
+/// Characters of the text that is echoed; as many bytes over the socket.
+const LENGTH: usize = 4;
+
 /// Times round trips of clients that other libraries make.
 #[derive(Parser)]
 struct Arguments {
@@ -27,9 +30,6 @@ struct Arguments {
     /// The core of the socket's processes.
     #[arg(long, default_value_t = 0)]
     cpu: usize,
-    /// Characters of the text that is echoed; as many bytes over the socket.
-    #[arg(long, default_value_t = 4)]
-    length: usize,
     /// Turns of each subject.
     #[arg(long, default_value_t = 20)]
     blocks: usize,
@@ -61,7 +61,7 @@ fn start(name: &str, program: &Path) -> Result<TimedCaller> {
 fn run(arguments: &Arguments) -> Result<()> {
     affinity::be_eager();
     let mut socket = SeqPacket::start(arguments.cpu).context(SeqPacket::NAME)?;
-    let message = message(arguments.length);
+    let message = message(LENGTH);
     let mut reply = vec![0; message.len()];
     let started = arguments.clients.iter().map(|(name, program)| start(name, program));
     let mut clients = started.collect::<Result<Vec<TimedCaller>>>()?;
@@ -69,14 +69,13 @@ fn run(arguments: &Arguments) -> Result<()> {
     let mut subjects: Vec<Turn<'_>> =
         vec![Box::new(|| block(&mut socket, arguments.block, &message, &mut reply))];
     for client in &mut clients {
-        subjects.push(Box::new(|| client.calls(arguments.block, arguments.length)));
+        subjects.push(Box::new(|| client.calls(arguments.block, LENGTH)));
     }
     let blocks = alternate(&mut subjects, arguments.blocks, |turn| turn())?;
     drop(subjects);
     let names = clients.iter().map(|client| client.0.as_str());
     let names = std::iter::once(SeqPacket::NAME).chain(names);
     let results: Vec<_> = names.zip(blocks.iter().map(|b| Summary::of_blocks(b))).collect();
-    let case = format!("{} characters", arguments.length);
-    report::round_trips("libraries", &case, &results);
+    report::round_trips("libraries", &format!("{LENGTH} characters"), &results);
     Ok(())
 }

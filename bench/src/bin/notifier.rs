@@ -20,6 +20,10 @@ const FAR: SlotLimit = SlotLimit { soft_pages: 1 << 30, hard_pages: 1 << 31 };
 const NEAR: SlotLimit = SlotLimit { soft_pages: 1, hard_pages: 1 << 31 };
 /// Maximum of processes of the limited user.
 const MOST: usize = 8;
+/// Pages that are mapped, touched and unmapped at a time.
+const PAGES: usize = 4096;
+/// Pages that a forked child writes to; it is forked as often as these fit into a block.
+const FORK_PAGES: usize = 256;
 /// Repetitions of the work while events are counted.
 const COUNTED: usize = 2;
 
@@ -32,21 +36,6 @@ struct Arguments {
     /// The core of a single process
     #[arg(long, default_value_t = 0)]
     cpu: usize,
-    /// Turns of each watcher
-    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
-    rounds: u32,
-    /// Pages that are mapped, touched and unmapped at a time
-    #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
-    pages: u32,
-    /// Repetitions in a block, of all processes together
-    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
-    times: u32,
-    /// Pages that a forked child writes to; it is forked as often as these fit into a block
-    #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
-    fork_pages: u32,
-    /// Functions in the compiled program
-    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    functions: u32,
     /// Six rounds of short blocks
     #[arg(long)]
     quick: bool,
@@ -57,13 +46,7 @@ fn main() -> Result<()> {
         [fault_work::KIND] => fault_work::serve(),
         _ => anyhow::bail!("no such peer: {words:?}"),
     });
-    peer.unwrap_or_else(|| {
-        let mut arguments = Arguments::parse();
-        if arguments.quick {
-            (arguments.rounds, arguments.times, arguments.functions) = (6, 2, 3);
-        }
-        run(&arguments)
-    })
+    peer.unwrap_or_else(|| run(&Arguments::parse()))
 }
 
 /// The work, and the number of processes.
@@ -86,13 +69,13 @@ struct Case {
 /// The baseline, and the notifier without and with a limit.
 const SUBJECTS: [&str; 3] = ["no notifier", "headroom, no limit", "headroom"];
 
-fn cases(arguments: &Arguments) -> Vec<Case> {
-    let (pages, times) = (arguments.pages as usize, arguments.times as usize);
-    let forked = arguments.fork_pages as usize;
-    let (faults, huge) = (Work::Faults(pages, Pages::Small), Work::Faults(pages, Pages::Huge));
-    let (forks, compile) = (Work::Forks(forked), Work::Compile(arguments.functions as usize));
+/// `times`: repetitions in a block, of all processes together; `functions`: of the compiled
+/// program.
+fn cases(times: usize, functions: usize) -> Vec<Case> {
+    let (faults, huge) = (Work::Faults(PAGES, Pages::Small), Work::Faults(PAGES, Pages::Huge));
+    let (forks, compile) = (Work::Forks(FORK_PAGES), Work::Compile(functions));
     // A fork costs about as much as some hundred page faults.
-    let fork_times = (pages * times / (forked + 256)).max(1);
+    let fork_times = PAGES * times / (FORK_PAGES + 256);
     let case = |name, processes: usize, work, limit| {
         let (unit, times) = match work {
             Work::Faults(pages, _) => (("fault_ns", 1.0, pages as f64), times),
@@ -156,12 +139,13 @@ fn run(arguments: &Arguments) -> Result<()> {
     let uid = unused_uid();
     let mut watcher = Watcher::new(uid)?;
     let mut workers = Workers::start(uid, arguments.cpu)?;
-    let mut cases = cases(arguments);
+    let (rounds, times, functions) = if arguments.quick { (6, 2, 3) } else { (20, 16, 30) };
+    let mut cases = cases(times, functions);
     if !fault_work::can_compile() {
         eprintln!("no C compiler: its case is left out");
         cases.retain(|case| !matches!(case.work, Work::Compile(_)));
     }
-    for round in 0..=arguments.rounds as usize {
+    for round in 0..=rounds {
         for case in &mut cases {
             let workers = workers.of(case);
             // Each subject is first equally often, so that drift affects all of them alike.

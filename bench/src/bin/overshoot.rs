@@ -11,6 +11,10 @@ use clap::Parser;
 
 const BENCH: &str = "overshoot";
 const MIB: u64 = 1 << 20;
+/// Numbers of processes.
+const PROCESSES: [u16; 3] = [1, 4, 8];
+/// From the forks of rested processes to their first page.
+const REST: Duration = Duration::from_millis(1200);
 
 /// Lets processes of one user allocate memory until their sum exceeds the limit, and reports the
 /// pages above the limit when the kill was decided, their maximum until the signal or the victim's
@@ -20,40 +24,21 @@ struct Arguments {
     /// Runs of each case, each with a fresh daemon
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
-    /// The limit. A small one is also exceeded by the few dozen pages that each process has at its
-    /// start, which costs more victims
-    #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u64).range(8..=4096))]
-    limit_mib: u64,
-    /// Cases: numbers of processes
-    #[arg(
-        long,
-        value_delimiter = ',',
-        default_values_t = [1, 4, 8],
-        value_parser = clap::value_parser!(u16).range(1..=64)
-    )]
-    processes: Vec<u16>,
-    /// Further cases: the numbers of processes above, after they have rested for this time since
-    /// their forks, milliseconds; 0: none
-    #[arg(long, default_value_t = 1200)]
-    rest_ms: u64,
-    /// Further cases: a process for each CPU fills this limit, MiB, with small and with huge pages;
-    /// 0: none
-    #[arg(long, default_value_t = 2048)]
-    far_mib: u64,
     /// One run of each case, under a limit of 64 MiB
     #[arg(long)]
     quick: bool,
 }
 
 fn main() -> Result<()> {
-    let mut arguments = Arguments::parse();
-    if arguments.quick {
-        (arguments.runs, arguments.limit_mib, arguments.far_mib) = (1, 64, 256);
-    }
+    let arguments = Arguments::parse();
+    // A small limit is also exceeded by the few dozen pages that each process has at its start,
+    // which costs more victims.
+    let (count, limit_mib, far_mib) =
+        if arguments.quick { (1, 64, 256) } else { (arguments.runs, 256, 2048) };
     anyhow::ensure!(rustix::process::geteuid().is_root(), "changing users needs root");
-    for Case { name, load, guards } in arguments.cases() {
+    for Case { name, load, guards } in cases(limit_mib * MIB, far_mib * MIB) {
         let mut runs: Vec<Vec<Run>> = vec![Vec::new(); guards.len()];
-        for _ in 0..arguments.runs {
+        for _ in 0..count {
             for (guard, runs) in guards.iter().zip(&mut runs) {
                 let one = run(*guard, &load);
                 runs.push(one.with_context(|| format!("{name}, {}", guard.name()))?);
@@ -73,37 +58,28 @@ struct Case {
     guards: Vec<Guard>,
 }
 
-impl Arguments {
-    fn cases(&self) -> Vec<Case> {
-        let limit_bytes = self.limit_mib * MIB;
-        let fresh = |&processes: &u16| Case {
-            name: report::number(processes.into(), "process", "processes"),
-            load: Load { processes, limit_bytes, rest: Duration::ZERO, pages: Pages::Small },
-            guards: vec![Guard::Bpf, Guard::Proc, Guard::Stopped],
-        };
-        let mut cases: Vec<Case> = self.processes.iter().map(fresh).collect();
-        // Without the notifier each kill waits for a measurement.
-        let guards = vec![Guard::Bpf, Guard::Stopped];
-        let rest = Duration::from_millis(self.rest_ms);
-        if self.rest_ms > 0 {
-            cases.extend(self.processes.iter().map(fresh).map(|case| Case {
-                name: format!("{}, rested", case.name),
-                load: Load { rest, ..case.load },
-                guards: guards.clone(),
-            }));
-        }
-        if self.far_mib > 0 {
-            let processes =
-                std::thread::available_parallelism().map_or(1, |cpus| cpus.get()) as u16;
-            let limit_bytes = self.far_mib * MIB;
-            for (size, pages) in [("small", Pages::Small), ("huge", Pages::Huge)] {
-                let name = format!("from far, {size} pages");
-                let load = Load { processes, limit_bytes, rest, pages };
-                cases.push(Case { name, load, guards: guards.clone() });
-            }
-        }
-        cases
-    }
+/// Processes that have just been forked and those that have rested since, under one limit; and one
+/// process for each CPU that fills another, far one with small and with huge pages.
+fn cases(limit_bytes: u64, far_bytes: u64) -> Vec<Case> {
+    let fresh = |processes: u16| Case {
+        name: report::number(processes.into(), "process", "processes"),
+        load: Load { processes, limit_bytes, rest: Duration::ZERO, pages: Pages::Small },
+        guards: vec![Guard::Bpf, Guard::Proc, Guard::Stopped],
+    };
+    // Without the notifier each kill waits for a measurement.
+    let guards = vec![Guard::Bpf, Guard::Stopped];
+    let rested = PROCESSES.map(fresh).map(|case| Case {
+        name: format!("{}, rested", case.name),
+        load: Load { rest: REST, ..case.load },
+        guards: guards.clone(),
+    });
+    let processes = std::thread::available_parallelism().map_or(1, |cpus| cpus.get()) as u16;
+    let far = [("small", Pages::Small), ("huge", Pages::Huge)].map(|(size, pages)| Case {
+        name: format!("from far, {size} pages"),
+        load: Load { processes, limit_bytes: far_bytes, rest: REST, pages },
+        guards: guards.clone(),
+    });
+    PROCESSES.map(fresh).into_iter().chain(rested).chain(far).collect()
 }
 
 fn print_row(case: &str, subject: &str, runs: &[Run]) {

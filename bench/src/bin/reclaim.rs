@@ -16,6 +16,10 @@ const BENCH: &str = "reclaim";
 const WORST: &str = "worst of all";
 /// Maximum of reaper threads in the daemon.
 const REAPERS: usize = 2;
+/// Sizes of victims.
+const SIZES_MIB: [u64; 3] = [256, 1024, 4096];
+/// Kills of each victim, fewer for large ones; the subjects alternate.
+const ROUNDS: u32 = 4;
 /// From this size on there is one round less for each doubling.
 const LARGE_MIB: u64 = 512;
 /// From this size on only the conditions in which the signal alone does least are measured.
@@ -31,28 +35,13 @@ const SUBJECTS: [(&str, KillMethod); 2] =
 /// The memory counts as free when the victim's pidfd becomes readable, since a process tears its
 /// memory down before it becomes a zombie, or when process_mrelease returns with success; what
 /// /proc/PID/statm then still shows is not counted. A victim that has not exited within
-/// --patience-ms is reported with the memory that it has released until then (by statm; once its
+/// half a second is reported with the memory that it has released until then (by statm; once its
 /// exit has begun, by the growth of the machine's free memory, which other programs disturb), and
 /// is then released from its cgroup, freezer or CPU quota.
 /// `over_limit` is the rate over that of munmap of memory of the same size, pages and mappings in
 /// this process, just before; the median of all rounds. "worst of all" has the least of all cases.
 #[derive(Parser)]
 struct Arguments {
-    /// Sizes of victims; from 2048 MiB on, only the conditions in which the signal alone does least
-    /// are measured
-    #[arg(
-        long,
-        value_delimiter = ',',
-        default_values_t = [256, 1024, 4096],
-        value_parser = clap::value_parser!(u64).range(8..=65_536)
-    )]
-    mib: Vec<u64>,
-    /// Kills of each victim, fewer for large ones; the subjects alternate
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
-    rounds: u32,
-    /// Time limit for a victim that is killed by the signal alone, milliseconds
-    #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u64).range(1..=600_000))]
-    patience_ms: u64,
     /// The core of the victims and their competitors; this program uses the others [default: the
     /// last one]
     #[arg(long)]
@@ -66,13 +55,7 @@ struct Arguments {
 }
 
 fn main() -> Result<()> {
-    peer::serve(victims::serve).unwrap_or_else(|| {
-        let mut arguments = Arguments::parse();
-        if arguments.quick {
-            (arguments.rounds, arguments.mib, arguments.patience_ms) = (1, vec![32], 100);
-        }
-        run(&arguments)
-    })
+    peer::serve(victims::serve).unwrap_or_else(|| run(&Arguments::parse()))
 }
 
 /// One kind of victim.
@@ -105,10 +88,10 @@ fn run(arguments: &Arguments) -> Result<()> {
         eprintln!("there is one core: victims, competitors and we share it");
     }
     let reaper = start_reaper()?;
+    let patience = Duration::from_millis(if arguments.quick { 100 } else { 500 });
     let mut cases = plan(arguments)?;
-    let patience = Duration::from_millis(arguments.patience_ms);
     let mut warned = false;
-    for round in 0..arguments.rounds {
+    for round in 0..ROUNDS {
         for case in cases.iter_mut().filter(|case| round < case.rounds) {
             case.limits.push(munmap_back(case.layout)?.mb_per_s());
             // Each subject is first equally often.
@@ -147,7 +130,9 @@ fn start_reaper() -> Result<Reaper> {
 fn plan(arguments: &Arguments) -> Result<Vec<Case>> {
     let mut cases = Vec::new();
     let available = machine::available_mib()?;
-    for &mib in &arguments.mib {
+    let (sizes, rounds): (&[u64], u32) =
+        if arguments.quick { (&[32], 1) } else { (&SIZES_MIB, ROUNDS) };
+    for &mib in sizes {
         if available < mib + arguments.keep_free_mib {
             eprintln!(
                 "{mib} MiB: left out: {available} MiB are available, and --keep-free-mib is {}",
@@ -156,7 +141,7 @@ fn plan(arguments: &Arguments) -> Result<Vec<Case>> {
             continue;
         }
         let fewer = (mib.max(LARGE_MIB) / LARGE_MIB).ilog2();
-        let rounds = arguments.rounds.saturating_sub(fewer).max(1);
+        let rounds = rounds.saturating_sub(fewer).max(1);
         for pages in [Pages::Small, Pages::Huge] {
             for condition in Condition::ALL {
                 let least = condition.is_starved() || condition == Condition::Idle;

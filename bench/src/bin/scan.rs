@@ -13,6 +13,8 @@ use memory_ledger::{AccountId, Limit, Requester, Source};
 use reclaim::Reaper;
 
 const BENCH: &str = "scan";
+/// Numbers of processes, besides those of this machine.
+const PROCESSES: [u32; 2] = [1000, 5000];
 /// A limit that no user reaches, bytes.
 const FAR: u64 = 1 << 40;
 
@@ -21,9 +23,6 @@ const FAR: u64 = 1 << 40;
 /// reads of earlyoom. The subjects alternate. Needs root and BPF.
 #[derive(Parser)]
 struct Arguments {
-    /// Cases: numbers of processes, besides those of this machine
-    #[arg(long, value_delimiter = ',', default_values_t = [1000, 5000])]
-    processes: Vec<u32>,
     /// Selections of each subject
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
@@ -34,7 +33,7 @@ const SUBJECTS: [&str; 3] = ["headroom, machine", "headroom, user", "earlyoom's 
 
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
-    arguments.processes.iter().try_for_each(|count| measure(*count, arguments.rounds))
+    PROCESSES.into_iter().try_for_each(|count| measure(count, arguments.rounds))
 }
 
 fn measure(count: u32, rounds: u32) -> Result<()> {

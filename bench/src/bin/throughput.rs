@@ -10,60 +10,43 @@ use bench::throughput::{self, Load, Pairs};
 use bench::{affinity, peer, report};
 use clap::Parser;
 
+/// Numbers of pairs.
+const PAIRS: [usize; 5] = [1, 2, 4, 8, 16];
+/// CPU time of a busy handler per call, microseconds.
+const BUSY_US: u32 = 75;
+
 /// Counts the calls per second of several pairs of a client and a server at once.
 #[derive(Parser)]
 struct Arguments {
     #[command(flatten)]
     devices: DeviceArguments,
-    /// Numbers of pairs.
-    #[arg(
-        long,
-        value_delimiter = ',',
-        default_value = "1,2,4,8,16",
-        value_parser = clap::value_parser!(u16).range(1..=64)
-    )]
-    pairs: Vec<u16>,
-    /// CPU time of a busy handler per call, microseconds.
-    #[arg(long, default_value_t = 75, value_parser = clap::value_parser!(u32).range(1..))]
-    busy_us: u32,
-    /// Turns of each subject.
-    #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..))]
-    passes: u32,
-    /// Duration of a turn, milliseconds.
-    #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..))]
-    period_ms: u64,
     /// Short: 1 and 2 pairs, 3 passes of 100 ms.
     #[arg(long)]
     quick: bool,
 }
 
 fn main() -> Result<()> {
-    peer::serve(throughput::play).unwrap_or_else(|| {
-        let mut arguments = Arguments::parse();
-        if arguments.quick {
-            (arguments.pairs, arguments.passes, arguments.period_ms) = (vec![1, 2], 3, 100);
-        }
-        run(&arguments)
-    })
+    peer::serve(throughput::play).unwrap_or_else(|| run(&Arguments::parse()))
 }
 
 fn run(arguments: &Arguments) -> Result<()> {
     arguments.devices.prepare()?;
     affinity::be_eager();
-    let most = arguments.pairs.iter().copied().max().context("--pairs: no number")?;
+    // Turns of each subject, and their duration.
+    let (numbers, passes, period_ms) =
+        if arguments.quick { (&PAIRS[..2], 3, 100) } else { (&PAIRS[..], 9, 300) };
+    let most = numbers.iter().copied().max().unwrap_or(0);
     let devices = arguments.devices.open(None)?;
-    let mut subjects = vec![Pairs::over_sockets("seqpacket", most.into())?];
+    let mut subjects = vec![Pairs::over_sockets("seqpacket", most)?];
     for device in &devices {
-        let pairs = Pairs::over_binder(device, most.into());
+        let pairs = Pairs::over_binder(device, most);
         subjects.push(pairs.with_context(|| device.name.clone())?);
     }
-    for (handlers, handler_us) in [("idle handlers", 0), ("busy handlers", arguments.busy_us)] {
-        for &pairs in &arguments.pairs {
-            let case = format!("{}, {handlers}", report::number(pairs.into(), "pair", "pairs"));
-            let period = Duration::from_millis(arguments.period_ms);
-            let load = Load { pairs: pairs.into(), handler_us, period };
-            let rates =
-                alternate(&mut subjects, arguments.passes as usize, |pairs| pairs.measure(load))?;
+    for (handlers, handler_us) in [("idle handlers", 0), ("busy handlers", BUSY_US)] {
+        for &pairs in numbers {
+            let case = format!("{}, {handlers}", report::number(pairs as u64, "pair", "pairs"));
+            let load = Load { pairs, handler_us, period: Duration::from_millis(period_ms) };
+            let rates = alternate(&mut subjects, passes, |pairs| pairs.measure(load))?;
             let results = subjects.iter().zip(&rates).map(|(subject, rates)| {
                 let calls = rates.iter().map(|rate| rate.calls_per_s).collect();
                 let daemon_us = rates.iter().filter_map(|rate| rate.daemon_cpu_us).collect();

@@ -7,8 +7,12 @@ use bench::results::{End, Row};
 use clap::Parser;
 
 const BENCH: &str = "tmalloc";
-const MIB: u64 = 1 << 20;
 const MB: u64 = 1_000_000;
+/// Numbers of processes.
+const PROCESSES: [usize; 3] = [1, 4, 8];
+/// Memory that each process requests, and their user's limit, bytes.
+const WANTED: u64 = 1000 * MB;
+const LIMIT: u64 = 16 << 20;
 
 /// Lets 1, 4 and 8 processes of one user allocate 1 GB each, in pieces of 4 KiB that they write to
 /// and keep, under a limit of 16 MiB: once by malloc, which never fails, so that all are killed in
@@ -22,20 +26,6 @@ struct Arguments {
     /// Runs of each number of processes, each with a fresh daemon
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
-    /// The limit
-    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u64).range(8..=4096))]
-    limit_mib: u64,
-    /// Memory that each process requests, 10^6 bytes
-    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=100_000))]
-    wanted_mb: u64,
-    /// Cases: numbers of processes
-    #[arg(
-        long,
-        value_delimiter = ',',
-        default_values_t = [1, 4, 8],
-        value_parser = clap::value_parser!(u16).range(1..=256)
-    )]
-    processes: Vec<u16>,
     /// Stop when less memory than this is available, MiB
     #[arg(long, default_value_t = 4096)]
     keep_free_mib: u64,
@@ -50,27 +40,27 @@ fn main() -> Result<()> {
         arguments.runs = 1;
     }
     anyhow::ensure!(rustix::process::geteuid().is_root(), "changing users needs root");
-    for &processes in &arguments.processes {
+    for processes in PROCESSES {
         // The result of malloc is known; a few runs confirm it.
         for (subject, runs) in
             [(Subject::Malloc, arguments.runs.div_ceil(5)), (Subject::Tmalloc, arguments.runs)]
         {
-            refusals(&arguments, processes, subject, runs)?;
+            refusals(arguments.keep_free_mib, processes, subject, runs)?;
         }
     }
     Ok(())
 }
 
 /// Counts kills and the usable share of the limit.
-fn refusals(arguments: &Arguments, processes: u16, subject: Subject, count: u32) -> Result<()> {
-    let case = report::number(processes.into(), "process", "processes");
+fn refusals(keep_free_mib: u64, processes: usize, subject: Subject, count: u32) -> Result<()> {
+    let case = report::number(processes as u64, "process", "processes");
     let one = |number| {
         let plan = Plan {
             subject,
-            processes: processes.into(),
-            wanted: arguments.wanted_mb * MB,
-            limit: arguments.limit_mib * MIB,
-            keep_free_mib: arguments.keep_free_mib,
+            processes,
+            wanted: WANTED,
+            limit: LIMIT,
+            keep_free_mib,
             hold: subject == Subject::Tmalloc && number % 2 == 1,
         };
         run(&plan).with_context(|| format!("{case}, {}", subject.name()))
