@@ -10,7 +10,7 @@
 //!   that several benchmarks have;
 //! * [`affinity`]: cores and scheduling classes; [`machine`]: CPU clocks and available memory;
 //! * [`peer`]: the other end, the same program in a process of its own; [`server`] and
-//!   [`sockets`]: what it serves; [`timed_caller`]: processes that time their own calls;
+//!   [`sockets`]: what it serves; [`callers`]: processes that time their own calls;
 //! * [`pingpong`], [`throughput`], [`mix`], [`passing`], [`stash`], [`contention`]: the calls;
 //!   [`shrink`], [`order3`] (with [`tracing`]): what happens meanwhile;
 //! * [`stressor`]: a process that allocates memory and keeps writing to it;
@@ -24,6 +24,7 @@
 //! * [`sleepers`], [`walk`]: very many processes, and earlyoom's scan of them.
 
 pub mod affinity;
+pub mod callers;
 pub mod child;
 pub mod contention;
 pub mod control_group;
@@ -51,7 +52,6 @@ pub mod stash;
 pub mod statistics;
 pub mod stressor;
 pub mod throughput;
-pub mod timed_caller;
 pub mod tracing;
 pub mod victims;
 pub mod walk;

@@ -17,10 +17,8 @@ use binder_client::{
 use binder_uapi::{BINDER_TYPE_FD, BINDER_TYPE_HANDLE, FlatBinderObject, TF_ACCEPT_FDS};
 use e2e::random::Random;
 
-use crate::devices::Device;
-use crate::machine::process_cpu_ns;
+use crate::callers::{Callers, execute_orders};
 use crate::peer::{Peer, report_ready};
-use crate::timed_caller::{TimedCaller, execute_orders};
 use crate::{server, sockets};
 
 /// Kinds of operations, and their shares in percent.
@@ -170,60 +168,17 @@ impl Replay {
     }
 }
 
-/// Client processes that replay operations at the same time, with their servers.
-pub struct Clients {
-    daemon: Option<u32>,
-    callers: Vec<TimedCaller>,
-    // Dropped after the clients.
-    _servers: Vec<Peer>,
-}
-
-impl Clients {
-    /// Starts `count` clients, each with a server of its own on a Unix socket pair.
-    pub fn over_sockets(name: &str, count: usize) -> Result<Self> {
-        Self::start(name, None, Vec::new(), count, &["call-socket"])
-    }
-
-    /// Starts `count` clients of one server, the context manager of the device.
-    pub fn over_binder(device: &Device, count: usize) -> Result<Self> {
-        let path = device.path_text()?;
-        let server = Peer::start(&["serve", path], Stdio::null(), Stdio::null())?;
-        Self::start(&device.name, device.daemon(), vec![server], count, &["call", path])
-    }
-
-    fn start(
-        name: &str,
-        daemon: Option<u32>,
-        servers: Vec<Peer>,
-        count: usize,
-        words: &[&str],
-    ) -> Result<Self> {
-        let callers = (0..count).map(|_| TimedCaller::start(name, words));
-        Ok(Self { daemon, callers: callers.collect::<Result<_>>()?, _servers: servers })
-    }
-
-    /// Name in the results.
-    pub fn name(&self) -> &str {
-        self.callers.first().map_or("", |caller| &caller.0)
-    }
-
-    /// All clients replay `count` operations, each those of a seed of its own. Returns the
-    /// operations with their times, by client.
-    pub fn replay(&mut self, seed: u64, count: usize) -> Result<Replay> {
-        let cpu = || self.daemon.map(process_cpu_ns).transpose();
-        let before = cpu()?;
-        let seeds = seed..;
-        for (caller, seed) in self.callers.iter_mut().zip(seeds.clone()) {
-            caller.order(count, seed as usize)?;
-        }
-        let mut timed = Vec::new();
-        for (caller, seed) in self.callers.iter_mut().zip(seeds) {
-            let times = caller.times(count)?;
-            timed.push(operations(seed, count).into_iter().zip(times).collect());
-        }
-        let daemon_cpu_ns = cpu()?.zip(before).map(|(after, before)| after - before);
-        Ok(Replay { timed, daemon_cpu_ns })
-    }
+/// All clients replay `count` operations at the same time, each those of a seed of its own. Returns
+/// the operations with their times, by client.
+pub fn replay(clients: &mut Callers, seed: u64, count: usize) -> Result<Replay> {
+    let before = clients.daemon_cpu_ns()?;
+    let seeds: Vec<usize> = (seed as usize..).take(clients.workers.len()).collect();
+    let times = clients.calls_of_all(count, &seeds)?;
+    let with_times =
+        |(seed, times)| operations(seed as u64, count).into_iter().zip(times).collect();
+    let timed = seeds.into_iter().zip(times).map(with_times).collect();
+    let daemon_cpu_ns = clients.daemon_cpu_ns()?.zip(before).map(|(after, before)| after - before);
+    Ok(Replay { timed, daemon_cpu_ns })
 }
 
 /// Main function of a peer.

@@ -8,42 +8,9 @@ use std::process::Stdio;
 use anyhow::{Result, bail, ensure};
 use binder_client::{Answer, Client, Options, Parcel, Received, Session};
 
+use crate::callers::execute_orders;
 use crate::peer::{Peer, report_ready};
-use crate::timed_caller::{TimedCaller, execute_orders};
 use crate::{mix, server, sockets};
-
-/// A caller and its service.
-pub struct Pair {
-    caller: TimedCaller,
-    _service: Option<Peer>,
-}
-
-impl Pair {
-    /// Over a device.
-    pub fn over_binder(name: &str, device: &str) -> Result<Self> {
-        let service = Peer::start(&["serve", device], Stdio::null(), Stdio::null())?;
-        Self::start(name, &["call", device], Some(service))
-    }
-
-    /// Over a Unix socket with `SCM_RIGHTS`.
-    pub fn over_socket(name: &str) -> Result<Self> {
-        Self::start(name, &["call-socket"], None)
-    }
-
-    fn start(name: &str, words: &[&str], service: Option<Peer>) -> Result<Self> {
-        Ok(Self { caller: TimedCaller::start(name, words)?, _service: service })
-    }
-
-    /// Makes `calls` calls with `descriptors` each. Returns nanoseconds per call.
-    pub fn calls(&mut self, calls: usize, descriptors: usize) -> Result<Vec<u64>> {
-        self.caller.calls(calls, descriptors)
-    }
-
-    /// Name in the results.
-    pub fn name(&self) -> &str {
-        &self.caller.0
-    }
-}
 
 /// Main function of a peer.
 pub fn play(words: &[&str]) -> Result<()> {

@@ -14,8 +14,9 @@ use anyhow::{Context, Result, bail, ensure};
 use binder_client::{Answer, Client, Options, Payload, Received, Session, registry};
 use headroom_linux::clock::monotonic_ns;
 
+use crate::callers::Callers;
 use crate::devices::Device;
-use crate::machine::{process_cpu_ns, thread_cpu_ns};
+use crate::machine::thread_cpu_ns;
 use crate::peer::{Peer, Worker, report_ready};
 use crate::{server, sockets};
 
@@ -47,27 +48,10 @@ pub struct Rate {
     pub daemon_cpu_us: Option<f64>,
 }
 
-/// Pairs of processes over one transport.
-pub struct Pairs {
-    name: String,
-    daemon: Option<u32>,
-    clients: Vec<Worker>,
-    // Dropped after the clients.
-    _servers: Vec<Peer>,
-}
-
-impl Pairs {
-    /// Starts `count` pairs, each over a Unix socket pair.
-    pub fn over_sockets(name: &str, count: usize) -> Result<Self> {
-        let clients =
-            (0..count).map(|_| Worker::start(None, &["call-socket"])).collect::<Result<_>>()?;
-        Ok(Self { name: name.to_owned(), daemon: None, clients, _servers: Vec::new() })
-    }
-
-    /// Starts `count` pairs over a device. A further process is its context manager, from which the
-    /// clients get their servers.
-    pub fn over_binder(device: &Device, count: usize) -> Result<Self> {
-        let path = device.path_text()?;
+/// Starts `count` pairs over a device. A further process is its context manager, from which the
+/// clients get their servers.
+pub fn over_binder(device: &Device, count: usize) -> Result<Callers> {
+    Callers::of_device(device, |path| {
         let server = |words: &[&str]| Peer::start(words, Stdio::null(), Stdio::null());
         let mut servers = vec![server(&["registry", path])?];
         let mut clients = Vec::new();
@@ -76,39 +60,32 @@ impl Pairs {
             servers.push(server(&["serve", path, &name])?);
             clients.push(Worker::start(None, &["call", path, &name])?);
         }
-        let (name, daemon) = (device.name.clone(), device.daemon());
-        Ok(Self { name, daemon, clients, _servers: servers })
-    }
+        Ok((clients, servers))
+    })
+}
 
-    /// Name in the results.
-    pub fn name(&self) -> &str {
-        &self.name
+/// Measures the rate of the first [`Load::pairs`] pairs.
+pub fn measure(pairs: &mut Callers, load: Load) -> Result<Rate> {
+    ensure!(pairs.workers.len() >= load.pairs, "too few pairs");
+    let start = monotonic_ns() + WARM_UP.as_nanos() as u64;
+    let end = start + load.period.as_nanos() as u64;
+    for client in &mut pairs.workers[..load.pairs] {
+        client.order(&format!("{start} {end} {}", load.handler_us))?;
     }
-
-    /// Measures the rate of the first [`Load::pairs`] pairs.
-    pub fn measure(&mut self, load: Load) -> Result<Rate> {
-        let clients = self.clients.get_mut(..load.pairs).context("too few pairs")?;
-        let start = monotonic_ns() + WARM_UP.as_nanos() as u64;
-        let end = start + load.period.as_nanos() as u64;
-        for client in &mut *clients {
-            client.order(&format!("{start} {end} {}", load.handler_us))?;
-        }
-        let daemon_cpu = || self.daemon.map(process_cpu_ns).transpose();
-        sleep_until(start);
-        let (cpu_before, from) = (daemon_cpu()?, monotonic_ns());
-        sleep_until(end);
-        let (cpu_after, to) = (daemon_cpu()?, monotonic_ns());
-        let mut calls = 0;
-        for client in clients {
-            calls += client.answer().with_context(|| self.name.clone())?.parse::<u64>()?;
-        }
-        let calls_per_s = calls as f64 / load.period.as_secs_f64();
-        let cpu_ns = cpu_before.zip(cpu_after).map(|(before, after)| after - before);
-        // This process may run late: CPU time is related to the time between its own readings.
-        let cpu_us_per_s = cpu_ns.map(|ns| ns as f64 * 1e6 / (to - from) as f64);
-        let daemon_cpu_us = cpu_us_per_s.filter(|_| calls > 0).map(|us| us / calls_per_s);
-        Ok(Rate { calls_per_s, daemon_cpu_us })
+    sleep_until(start);
+    let (cpu_before, from) = (pairs.daemon_cpu_ns()?, monotonic_ns());
+    sleep_until(end);
+    let (cpu_after, to) = (pairs.daemon_cpu_ns()?, monotonic_ns());
+    let mut calls = 0;
+    for client in &mut pairs.workers[..load.pairs] {
+        calls += client.answer().with_context(|| pairs.name.clone())?.parse::<u64>()?;
     }
+    let calls_per_s = calls as f64 / load.period.as_secs_f64();
+    let cpu_ns = cpu_before.zip(cpu_after).map(|(before, after)| after - before);
+    // This process may run late: CPU time is related to the time between its own readings.
+    let cpu_us_per_s = cpu_ns.map(|ns| ns as f64 * 1e6 / (to - from) as f64);
+    let daemon_cpu_us = cpu_us_per_s.filter(|_| calls > 0).map(|us| us / calls_per_s);
+    Ok(Rate { calls_per_s, daemon_cpu_us })
 }
 
 fn sleep_until(at: u64) {

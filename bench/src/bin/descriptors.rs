@@ -2,9 +2,10 @@
 //! Unix socket in the same run.
 
 use anyhow::Result;
+use bench::callers::Callers;
 use bench::devices::{self, Device};
 use bench::measure::{Summary, alternate};
-use bench::passing::{self, Pair};
+use bench::passing;
 use bench::results::Row;
 use bench::{affinity, peer, report, rings};
 use clap::Parser;
@@ -45,12 +46,12 @@ fn run(arguments: &Arguments) -> Result<()> {
     let core = (!arguments.free).then_some(arguments.cpu);
     core.map_or(Ok(()), affinity::pin)?;
     affinity::be_eager();
-    let mut pairs = vec![Pair::over_socket("seqpacket, SCM_RIGHTS")?];
+    let mut pairs = vec![Callers::over_sockets("seqpacket, SCM_RIGHTS", 1)?];
     let mut devices = Vec::new();
     let subjects = [("headroom, ptrace", &[][..]), ("headroom, ring", rings::ACCEPTED)];
     for (name, options) in subjects.into_iter().take(1 + usize::from(arguments.ring)) {
         if let Some(device) = Device::start(name, Mapping::Auto, options, core)? {
-            pairs.push(Pair::over_binder(name, device.path_text()?)?);
+            pairs.push(Callers::over_binder(&device, 1)?);
             devices.push(device);
         }
     }
@@ -60,7 +61,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         for ((pair, with), without) in pairs.iter().zip(&with).zip(&plain) {
             let each = (with.p50 - without.p50) / count as f64;
             let case = case(count, arguments);
-            Row::new(BENCH, &case, pair.name(), with.runs).value("descriptor_us", each, "us");
+            Row::new(BENCH, &case, &pair.name, with.runs).value("descriptor_us", each, "us");
         }
     }
     drop(pairs);
@@ -76,10 +77,11 @@ fn case(count: usize, arguments: &Arguments) -> String {
 }
 
 /// Measures all pairs alternately.
-fn measure(pairs: &mut [Pair], count: usize, arguments: &Arguments) -> Result<Vec<Summary>> {
+fn measure(pairs: &mut [Callers], count: usize, arguments: &Arguments) -> Result<Vec<Summary>> {
     let blocks = alternate(pairs, arguments.blocks, |pair| pair.calls(arguments.block, count))?;
     let found: Vec<Summary> = blocks.iter().map(|blocks| Summary::of_blocks(blocks)).collect();
-    let results: Vec<_> = pairs.iter().map(Pair::name).zip(found.iter().cloned()).collect();
+    let results: Vec<_> =
+        pairs.iter().map(|pair| pair.name.as_str()).zip(found.iter().cloned()).collect();
     report::round_trips(BENCH, &case(count, arguments), &results);
     Ok(found)
 }

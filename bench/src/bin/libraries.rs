@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
+use bench::callers::Callers;
 use bench::measure::{Summary, alternate, block, message};
 use bench::peer::{self, Worker};
 use bench::pingpong::{self, SeqPacket};
-use bench::timed_caller::TimedCaller;
 use bench::{affinity, report};
 use clap::Parser;
 
@@ -19,7 +19,7 @@ const LENGTH: usize = 4;
 #[derive(Parser)]
 struct Arguments {
     /// A client: its name in the results, and a program that times its calls (see
-    /// bench/src/timed_caller.rs) once it has printed "ready". Repeatable.
+    /// bench/src/callers.rs) once it has printed "ready". Repeatable.
     #[arg(
         long = "client",
         value_name = "NAME=PROGRAM",
@@ -48,14 +48,14 @@ fn main() -> Result<()> {
 }
 
 /// Starts a client process.
-fn start(name: &str, program: &Path) -> Result<TimedCaller> {
+fn start(name: &str, program: &Path) -> Result<Callers> {
     let mut command = Command::new(program);
     let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
     let child = child.with_context(|| format!("cannot start {}", program.display()))?;
     let mut worker = Worker::of(child)?;
     let first = worker.answer().with_context(|| name.to_owned())?;
     ensure!(first == "ready", "{name}: {} is not ready: {first}", program.display());
-    Ok(TimedCaller(name.to_owned(), worker))
+    Ok(Callers::new(name, vec![worker]))
 }
 
 fn run(arguments: &Arguments) -> Result<()> {
@@ -64,7 +64,7 @@ fn run(arguments: &Arguments) -> Result<()> {
     let message = message(LENGTH);
     let mut reply = vec![0; message.len()];
     let started = arguments.clients.iter().map(|(name, program)| start(name, program));
-    let mut clients = started.collect::<Result<Vec<TimedCaller>>>()?;
+    let mut clients = started.collect::<Result<Vec<Callers>>>()?;
     type Turn<'a> = Box<dyn FnMut() -> Result<Vec<u64>> + 'a>;
     let mut subjects: Vec<Turn<'_>> =
         vec![Box::new(|| block(&mut socket, arguments.block, &message, &mut reply))];
@@ -73,7 +73,7 @@ fn run(arguments: &Arguments) -> Result<()> {
     }
     let blocks = alternate(&mut subjects, arguments.blocks, |turn| turn())?;
     drop(subjects);
-    let names = clients.iter().map(|client| client.0.as_str());
+    let names = clients.iter().map(|client| client.name.as_str());
     let names = std::iter::once(SeqPacket::NAME).chain(names);
     let results: Vec<_> = names.zip(blocks.iter().map(|b| Summary::of_blocks(b))).collect();
     report::round_trips("libraries", &format!("{LENGTH} characters"), &results);

@@ -1,10 +1,11 @@
 //! A mix of operations of several clients, replayed from a seed, beside the same operations over
 //! Unix sockets in the same run.
 
-use anyhow::{Context, Result};
+use anyhow::Result;
+use bench::callers::Callers;
 use bench::devices::{self, DeviceArguments};
 use bench::measure::{Summary, alternate};
-use bench::mix::{self, Clients, KINDS, Replay};
+use bench::mix::{self, KINDS, Replay};
 use bench::{affinity, peer, report};
 use clap::Parser;
 
@@ -34,25 +35,22 @@ fn run(arguments: &Arguments) -> Result<()> {
     // Turns of each subject, and operations of each client in a turn.
     let (passes, operations) = if arguments.quick { (3, 100) } else { (9, 1000) };
     let devices = arguments.devices.open(None)?;
-    let mut subjects = vec![Clients::over_sockets("seqpacket", CLIENTS)?];
+    let mut subjects = vec![Callers::over_sockets("seqpacket", CLIENTS)?];
     for device in &devices {
-        let clients = Clients::over_binder(device, CLIENTS);
-        subjects.push(clients.with_context(|| device.name.clone())?);
+        subjects.push(Callers::over_binder(device, CLIENTS)?);
     }
-    let replays = alternate(&mut subjects, passes, |subject| {
-        let replay = subject.replay(SEED, operations);
-        replay.with_context(|| subject.name().to_owned())
-    })?;
+    let replays =
+        alternate(&mut subjects, passes, |clients| mix::replay(clients, SEED, operations))?;
     let rates = subjects.iter().zip(&replays).map(|(subject, replays)| {
         let rates = replays.iter().map(Replay::per_second).collect();
-        (subject.name(), rates, replays.iter().filter_map(Replay::daemon_cpu_us).collect())
+        (subject.name.as_str(), rates, replays.iter().filter_map(Replay::daemon_cpu_us).collect())
     });
     let case = format!("{CLIENTS} clients, seed {SEED}");
     report::rates(BENCH, &case, &rates.collect::<Vec<_>>());
     for (kind, _) in KINDS {
         let times = subjects.iter().zip(&replays).map(|(subject, replays)| {
             let blocks: Vec<Vec<u64>> = replays.iter().map(|replay| replay.of(kind)).collect();
-            (subject.name(), Summary::of_blocks(&blocks))
+            (subject.name.as_str(), Summary::of_blocks(&blocks))
         });
         report::round_trips(BENCH, kind.name(), &times.collect::<Vec<_>>());
     }

@@ -3,10 +3,11 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
+use bench::callers::Callers;
 use bench::devices::{self, DeviceArguments};
 use bench::measure::alternate;
-use bench::throughput::{self, Load, Pairs};
+use bench::throughput::{self, Load};
 use bench::{affinity, peer, report};
 use clap::Parser;
 
@@ -37,20 +38,19 @@ fn run(arguments: &Arguments) -> Result<()> {
         if arguments.quick { (&PAIRS[..2], 3, 100) } else { (&PAIRS[..], 9, 300) };
     let most = numbers.iter().copied().max().unwrap_or(0);
     let devices = arguments.devices.open(None)?;
-    let mut subjects = vec![Pairs::over_sockets("seqpacket", most)?];
+    let mut subjects = vec![Callers::over_sockets("seqpacket", most)?];
     for device in &devices {
-        let pairs = Pairs::over_binder(device, most);
-        subjects.push(pairs.with_context(|| device.name.clone())?);
+        subjects.push(throughput::over_binder(device, most)?);
     }
     for (handlers, handler_us) in [("idle handlers", 0), ("busy handlers", BUSY_US)] {
         for &pairs in numbers {
             let case = format!("{}, {handlers}", report::number(pairs as u64, "pair", "pairs"));
             let load = Load { pairs, handler_us, period: Duration::from_millis(period_ms) };
-            let rates = alternate(&mut subjects, passes, |pairs| pairs.measure(load))?;
+            let rates = alternate(&mut subjects, passes, |pairs| throughput::measure(pairs, load))?;
             let results = subjects.iter().zip(&rates).map(|(subject, rates)| {
                 let calls = rates.iter().map(|rate| rate.calls_per_s).collect();
                 let daemon_us = rates.iter().filter_map(|rate| rate.daemon_cpu_us).collect();
-                (subject.name(), calls, daemon_us)
+                (subject.name.as_str(), calls, daemon_us)
             });
             report::rates("throughput", &case, &results.collect::<Vec<_>>());
         }
