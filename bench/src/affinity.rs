@@ -3,6 +3,7 @@
 use std::fs;
 
 use anyhow::{Context, Result};
+use headroom_linux::sched::SchedAttr;
 use rustix::io::Errno;
 use rustix::process::{Pid, setpriority_process};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -93,13 +94,12 @@ impl Class {
 
     /// Parses such a name.
     pub fn parse(name: &str) -> Result<Self> {
-        let (kind, number) = match name.strip_prefix("fifo-") {
-            Some(number) => (Self::Fifo as fn(i32) -> Self, number),
-            None => (Self::Nice as fn(i32) -> Self, name.strip_prefix("nice ").unwrap_or("")),
-        };
-        let class = number.parse().ok().map(kind);
-        match class {
-            Some(Self::Fifo(1..=99) | Self::Nice(-20..=19)) => Ok(class.unwrap_or(Self::Nice(0))),
+        let fifo =
+            name.strip_prefix("fifo-").and_then(|number| Some(Self::Fifo(number.parse().ok()?)));
+        let nice =
+            name.strip_prefix("nice ").and_then(|number| Some(Self::Nice(number.parse().ok()?)));
+        match fifo.or(nice) {
+            Some(class @ (Self::Fifo(1..=99) | Self::Nice(-20..=19))) => Ok(class),
             _ => anyhow::bail!(
                 "\"{name}\" is no class: fifo-1 to fifo-99, \"nice -20\" to \"nice 19\""
             ),
@@ -108,20 +108,12 @@ impl Class {
 
     /// Sets this class for the calling thread and the threads that it starts later.
     pub fn take(self) -> Result<()> {
-        let parameter = |priority| libc::sched_param { sched_priority: priority };
-        let (policy, parameter) = match self {
-            Self::Fifo(priority) => (libc::SCHED_FIFO, parameter(priority)),
-            Self::Nice(_) => (libc::SCHED_OTHER, parameter(0)),
-            Self::Idle => (libc::SCHED_IDLE, parameter(0)),
+        let attributes = match self {
+            Self::Fifo(priority) => SchedAttr::fifo(priority as u32),
+            Self::Nice(nice) => SchedAttr::other(nice),
+            Self::Idle => SchedAttr::with_policy(libc::SCHED_IDLE as u32),
         };
-        // SAFETY: the kernel reads the structure, which is ours.
-        if unsafe { libc::sched_setscheduler(0, policy, &parameter) } != 0 {
-            return Err(std::io::Error::last_os_error()).context(self.name());
-        }
-        if let Self::Nice(nice) = self {
-            setpriority_process(None, nice).with_context(|| self.name())?;
-        }
-        Ok(())
+        attributes.apply(None).with_context(|| self.name())
     }
 }
 

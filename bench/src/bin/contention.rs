@@ -24,8 +24,13 @@ struct Arguments {
     #[command(flatten)]
     devices: DeviceArguments,
     /// The clients' classes: fifo-1 to fifo-99 (needs root), "nice -20" (needs root) to "nice 19".
-    #[arg(long, value_delimiter = ',', default_value = "fifo-99,fifo-1,nice -20,nice 19")]
-    classes: Vec<String>,
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "fifo-99,fifo-1,nice -20,nice 19",
+        value_parser = Class::parse
+    )]
+    classes: Vec<Class>,
     /// Calls of each class in a round; each client continues until all classes have theirs.
     #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u64).range(1..))]
     calls: u64,
@@ -49,8 +54,8 @@ struct Arguments {
     #[arg(long, value_name = "UID")]
     server_uid: Option<u32>,
     /// A program of this class spins on each CPU all the time.
-    #[arg(long, value_name = "CLASS")]
-    spinner: Option<String>,
+    #[arg(long, value_name = "CLASS", value_parser = Class::parse)]
+    spinner: Option<Class>,
     /// Number of other users, uids from 60001 on, whose clients call the same server without pause
     /// while the classes call (needs root).
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=1000))]
@@ -67,8 +72,8 @@ impl Arguments {
         if self.server_uid.is_some() {
             text += ", unprivileged server";
         }
-        if let Some(class) = &self.spinner {
-            text += &format!(", beside spinners of {class}");
+        if let Some(class) = self.spinner {
+            text += &format!(", beside spinners of {}", class.name());
         }
         if self.users > 0 {
             text += &format!(", beside {} other users", self.users);
@@ -104,8 +109,6 @@ fn main() -> Result<()> {
 
 fn run(arguments: &Arguments) -> Result<()> {
     arguments.devices.prepare()?;
-    let wanted: Result<Vec<Class>> =
-        arguments.classes.iter().map(|name| Class::parse(name)).collect();
     let devices = arguments.devices.open(None)?;
     let folder = tempfile::tempdir().context("temporary folder")?;
     // A server of another user makes its socket there, and other users call over it.
@@ -128,7 +131,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         fields.push(Field { name, transport, path, daemon, control, server, alone, together });
     }
     count_order3(arguments.newcomers, &fields);
-    let classes = permitted(&wanted?, &fields[0])?;
+    let classes = permitted(&arguments.classes, &fields[0])?;
     let _spinners = start_spinners(arguments)?;
     for field in &mut fields {
         field.alone = vec![Vec::new(); classes.len()];
@@ -165,8 +168,7 @@ fn open_to_all(path: &Path, mode: u32) -> Result<()> {
 
 /// One on each CPU, by the scheduler's choice.
 fn start_spinners(arguments: &Arguments) -> Result<Vec<peer::Peer>> {
-    let Some(class) = &arguments.spinner else { return Ok(Vec::new()) };
-    let class = Class::parse(class)?;
+    let Some(class) = arguments.spinner else { return Ok(Vec::new()) };
     let cpus = std::thread::available_parallelism().context("how many CPUs?")?.get();
     (0..cpus).map(|_| Role::Spinner(class).start(None)).collect()
 }
