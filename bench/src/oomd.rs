@@ -8,27 +8,16 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use control::oomd::{AccountRef, Outcome, Reply, Request, UserLimit, Why};
 use control::{Client, Uid};
+use harness::daemon::program;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use tempfile::TempDir;
 
 use crate::child::Child;
 
-const PROGRAM: &str = "headroom-oomd";
 /// Limit for any wait.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 /// Maximum of records to request: more than any benchmark causes.
 const RECORDS: u32 = 1000;
-
-/// Path of the daemon: in `$HEADROOM_BIN_DIR`, or beside this program.
-fn program() -> Result<PathBuf> {
-    let folder = match std::env::var_os("HEADROOM_BIN_DIR") {
-        Some(folder) => PathBuf::from(folder),
-        None => std::env::current_exe()?.parent().context("no folder")?.to_owned(),
-    };
-    let program = folder.join(PROGRAM);
-    anyhow::ensure!(program.exists(), "{} is missing: build it", program.display());
-    Ok(program)
-}
 
 /// The daemon; killed on drop.
 pub struct Oomd {
@@ -47,7 +36,7 @@ impl Oomd {
         let config = folder.path().join("oomd.toml");
         let text = format!("{limits}\n[machine]\nenabled = false\n");
         std::fs::write(&config, text).with_context(|| config.display().to_string())?;
-        let child = launch(&program()?, folder.path(), notifier)?;
+        let child = launch(&program("headroom-oomd")?, folder.path(), notifier)?;
         Ok(Self { child, folder })
     }
 
