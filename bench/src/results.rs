@@ -105,12 +105,8 @@ impl<'a> Row<'a> {
     pub fn median(&mut self, metric: &str, values: &[f64], unit: &str, ends: &[End]) {
         let Some(found) = estimate(values) else { return };
         self.value(metric, found.median, unit);
-        for end in ends {
-            let (name, best): (_, fn(f64, f64) -> f64) = match end {
-                End::Min => ("min", f64::min),
-                End::Max => ("max", f64::max),
-            };
-            if let Some(value) = values.iter().copied().reduce(best) {
+        for (name, best) in ends {
+            if let Some(value) = values.iter().copied().reduce(*best) {
                 self.value(&format!("{metric}_{name}"), value, unit);
             }
         }
@@ -123,14 +119,12 @@ impl Drop for Row<'_> {
     }
 }
 
-/// An end of the range of some values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
-    /// The least value.
-    Min,
-    /// The largest value.
-    Max,
-}
+/// An end of the range of some values: its name, and which of two values it is.
+pub type End = (&'static str, fn(f64, f64) -> f64);
+/// The least value.
+pub const MIN: End = ("min", f64::min);
+/// The largest value.
+pub const MAX: End = ("max", f64::max);
 
 fn rounded(value: f64) -> f64 {
     if value == 0.0 || !value.is_finite() {

@@ -9,7 +9,7 @@ use bench::devices::path_text;
 use bench::machine;
 use bench::peer::{self, Peer};
 use bench::pingpong;
-use bench::results::{End, Row};
+use bench::results::{MAX, Row};
 use bench::rings;
 use bench::stressor::{self, Stressor};
 use binder_client::{Client, Options, Payload, Session};
@@ -177,7 +177,7 @@ fn warm_clients(rounds: u32, subject: &str, clients: &mut Clients<'_>) -> Result
     }
     let mut row = Row::new(BENCH, &case, subject, ms.len());
     row.value("idle_kib", (idle_pages(bus)? * PAGE / 1024) as f64, "KiB");
-    row.median("back_ms", &ms, "ms", &[End::Max]);
+    row.median("back_ms", &ms, "ms", &[MAX]);
     row.median("back_share", &shares, "%", &[]);
     drop(row);
     let mut row = Row::new(BENCH, &case, subject, warm.len());
@@ -228,7 +228,7 @@ fn under_pressure(rounds: u32, subject: &str, clients: &mut Clients<'_>) -> Resu
     }
     clients.call()?;
     let mut row = Row::new(BENCH, &case, subject, ms.len());
-    row.median("pressure_back_ms", &ms, "ms", &[End::Max]);
+    row.median("pressure_back_ms", &ms, "ms", &[MAX]);
     row.median("pressure_back_share", &shares, "%", &[]);
     Ok(())
 }

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use bench::memory::Pages;
 use bench::overshoot::{Guard, Load, Run, run};
 use bench::report;
-use bench::results::{End, Row};
+use bench::results::{MAX, Row};
 use clap::Parser;
 
 const BENCH: &str = "overshoot";
@@ -85,7 +85,7 @@ fn cases(limit_bytes: u64, far_bytes: u64) -> Vec<Case> {
 fn print_row(case: &str, subject: &str, runs: &[Run]) {
     let values = |of: fn(&Run) -> Option<f64>| runs.iter().filter_map(of).collect::<Vec<_>>();
     let mut row = Row::new(BENCH, case, subject, runs.len());
-    let mut print = |metric, unit, of| row.median(metric, &values(of), unit, &[End::Max]);
+    let mut print = |metric, unit, of| row.median(metric, &values(of), unit, &[MAX]);
     print("pages_over_at_kill", "pages", |run| Some(run.pages_over_at_kill as f64));
     print("pages_over_peak", "pages", |run| Some(run.pages_over_peak as f64));
     print("victims", "processes", |run| Some(run.victims as f64));

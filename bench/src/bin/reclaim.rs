@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use bench::affinity::{self, Class};
 use bench::memory::{Layout, Pages, munmap_back};
-use bench::results::{End, Row};
+use bench::results::{MAX, MIN, Row};
 use bench::statistics::estimate;
 use bench::victims::{self, Condition, KillMethod, Killed, Ready};
 use bench::{machine, peer};
@@ -199,5 +199,5 @@ fn print_kills(case: &Case, subject: &str, kills: &[Killed]) -> [f64; 2] {
 }
 
 fn print_rates(row: &mut Row<'_>, rates: &[f64]) {
-    row.median("mb_per_s", rates, "MB/s", &[End::Min, End::Max]);
+    row.median("mb_per_s", rates, "MB/s", &[MIN, MAX]);
 }

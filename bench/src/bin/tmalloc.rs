@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use bench::report;
 use bench::requesters::{Plan, Run, Subject, run};
-use bench::results::{End, Row};
+use bench::results::{MAX, MIN, Row};
 use clap::Parser;
 
 const BENCH: &str = "tmalloc";
@@ -68,10 +68,10 @@ fn refusals(keep_free_mib: u64, processes: usize, subject: Subject, count: u32) 
     let runs = (1..=count).map(one).collect::<Result<Vec<Run>>>()?;
     let values = |of: fn(&Run) -> f64| runs.iter().map(of).collect::<Vec<f64>>();
     let mut row = Row::new(BENCH, &case, subject.name(), runs.len());
-    row.median("kills", &values(|run| run.kills as f64), "processes", &[End::Max]);
-    row.median("pages_over", &values(|run| run.pages_over as f64), "pages", &[End::Max]);
-    row.median("usable_share", &values(|run| run.usable_share), "ratio", &[End::Min]);
-    row.median("granted_mb", &values(|run| run.granted as f64 / MB as f64), "MB", &[End::Max]);
+    row.median("kills", &values(|run| run.kills as f64), "processes", &[MAX]);
+    row.median("pages_over", &values(|run| run.pages_over as f64), "pages", &[MAX]);
+    row.median("usable_share", &values(|run| run.usable_share), "ratio", &[MIN]);
+    row.median("granted_mb", &values(|run| run.granted as f64 / MB as f64), "MB", &[MAX]);
     if subject == Subject::Tmalloc {
         row.value("failed", values(|run| run.failed as f64).iter().sum(), "processes");
     }
