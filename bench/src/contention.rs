@@ -4,7 +4,7 @@
 //! (calls until the next line arrives; prints `enough` after the N-th). After either it prints its
 //! times, nanoseconds, as one line of JSON.
 
-use std::io::{BufRead, BufReader, Write, stdin, stdout};
+use std::io::{BufRead, BufReader, Write, stdin};
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
@@ -78,8 +78,7 @@ fn spin(work: Duration) {
 }
 
 fn serve_binder(device: &str, work: Duration) -> Result<()> {
-    let client = server::manager(device)?;
-    server::serve(&client, THREADS, || {
+    server::serve(device, THREADS, || {
         move |_: &mut Session<'_>, _: &Received<'_>| {
             spin(work);
             Answer::Echo
@@ -103,37 +102,31 @@ fn serve_seqpacket(path: &Path, work: Duration) -> Result<()> {
     }
 }
 
-/// Sends a message and receives its echo.
-type Call<'c> = Box<dyn FnMut(&[u8]) -> Result<()> + 'c>;
-
 fn client(transport: Transport, path: &Path, class: Class, seed: u64) -> Result<()> {
     class.take()?;
     match transport {
         Transport::Binder => {
             let client = Client::open(path, &Options::default())?;
             let mut session = Session::new(&client);
-            obey(
-                seed,
-                Box::new(move |message| {
-                    let reply = session.call(0, 1, Payload::bytes(message))?;
-                    anyhow::ensure!(reply.data()?.len() == message.len(), "a reply is cut");
-                    session.free(reply);
-                    Ok(())
-                }),
-            )
+            obey(seed, |message| {
+                let reply = session.call(0, 1, Payload::bytes(message))?;
+                anyhow::ensure!(reply.data()?.len() == message.len(), "a reply is cut");
+                session.free(reply);
+                Ok(())
+            })
         }
         Transport::SeqPacket => {
             let connection = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None)?;
             connect(&connection, &SocketAddrUnix::new(path)?)
                 .with_context(|| path.display().to_string())?;
             let mut room = vec![0; LARGEST];
-            obey(seed, Box::new(move |message| sockets::call(&connection, message, &mut room)))
+            obey(seed, |message| sockets::call(&connection, message, &mut room))
         }
     }
 }
 
-/// Executes orders until stdin is closed.
-fn obey(seed: u64, mut call: Call<'_>) -> Result<()> {
+/// Executes orders until stdin is closed; `call` sends a message and receives its echo.
+fn obey(seed: u64, mut call: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
     let messages = SIZES.map(message);
     let mut random = Random::new(seed);
     let orders = lines(BufReader::new(stdin()));
@@ -154,7 +147,7 @@ fn obey(seed: u64, mut call: Call<'_>) -> Result<()> {
             }
             if kind != "alone" {
                 if times.len() as u64 == count {
-                    answer("enough")?;
+                    println!("enough");
                 }
                 match orders.try_recv() {
                     Err(TryRecvError::Empty) => {}
@@ -163,15 +156,9 @@ fn obey(seed: u64, mut call: Call<'_>) -> Result<()> {
                 }
             }
         }
-        answer(&serde_json::to_string(&times)?)?;
+        println!("{}", serde_json::to_string(&times)?);
     }
     Ok(())
-}
-
-fn answer(line: &str) -> Result<()> {
-    let mut out = stdout();
-    writeln!(out, "{line}")?;
-    Ok(out.flush()?)
 }
 
 /// A client process, as the benchmark sees it. Killed on drop.

@@ -184,7 +184,7 @@ pub fn replay(clients: &mut Callers, seed: u64, count: usize) -> Result<Replay> 
 /// Main function of a peer.
 pub fn play(words: &[&str]) -> Result<()> {
     match words {
-        ["serve", device] => serve(device),
+        ["serve", device] => server::serve(device, THREADS, || handle),
         ["call", device] => call(device),
         ["serve-socket"] => serve_socket(),
         ["call-socket"] => call_socket(),
@@ -204,11 +204,6 @@ fn replay_orders(mut perform: impl FnMut(Operation) -> Result<()>) -> Result<()>
         let operation = Operation::random(&mut random);
         perform(operation).with_context(|| format!("{operation:?}"))
     })
-}
-
-fn serve(device: &str) -> Result<()> {
-    let client = server::manager(device)?;
-    server::serve(&client, THREADS, || handle)
 }
 
 fn handle(session: &mut Session<'_>, incoming: &Received<'_>) -> Answer {

@@ -39,15 +39,10 @@ fn call(device: &str) -> Result<()> {
 }
 
 fn serve(device: &str) -> Result<()> {
-    let client = server::manager(device)?;
-    let mut session = Session::new(&client);
-    session.enter_looper()?;
-    report_ready();
-    let mut service = |_: &mut Session<'_>, incoming: &Received<'_>| -> Answer {
+    server::serve_alone(device, &mut |_: &mut Session<'_>, incoming: &Received<'_>| -> Answer {
         incoming.objects().unwrap_or_default().iter().for_each(mix::close_file);
         Answer::Reply(Parcel::new().bytes(b"done"))
-    };
-    Ok(session.serve(&mut service)?)
+    })
 }
 
 fn call_socket() -> Result<()> {

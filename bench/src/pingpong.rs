@@ -22,13 +22,7 @@ pub fn serve(words: &[&str]) -> Result<()> {
             report_ready();
             sockets::echo(std::io::stdin(), MAX_MESSAGE, |_| Ok(()))
         }
-        ["binder", device] => {
-            let client = server::manager(device)?;
-            let mut session = Session::new(&client);
-            session.enter_looper()?;
-            report_ready();
-            Ok(session.serve(&mut Echo)?)
-        }
+        ["binder", device] => server::serve_alone(device, &mut Echo),
         _ => bail!("no such peer: {words:?}"),
     }
 }

@@ -29,13 +29,23 @@ pub fn manager(device: &str) -> Result<Client> {
     Ok(client)
 }
 
-/// Serves on so many threads, each with a service of its own, until one fails; then the process
+/// Serves as the context manager of a device, on the calling thread.
+pub fn serve_alone(device: &str, service: &mut impl Service) -> Result<()> {
+    let client = manager(device)?;
+    let mut session = Session::new(&client);
+    session.enter_looper()?;
+    report_ready();
+    Ok(session.serve(service)?)
+}
+
+/// Serves as the context manager of a device on so many threads, each with a service of its own, until one fails; then the process
 /// exits.
 pub fn serve<S: Service>(
-    client: &Client,
+    device: &str,
     threads: usize,
     service: impl Fn() -> S + Sync,
 ) -> Result<()> {
+    let client = &manager(device)?;
     thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {

@@ -8,7 +8,6 @@ use binder_client::{
 };
 use binder_uapi::TF_ACCEPT_FDS;
 
-use crate::peer::report_ready;
 use crate::server;
 
 struct Stash;
@@ -35,11 +34,7 @@ impl Service for Stash {
 
 /// The server: main function of a peer.
 pub fn serve(device: &str) -> Result<()> {
-    let client = server::manager(device)?;
-    let mut session = Session::new(&client);
-    session.enter_looper()?;
-    report_ready();
-    Ok(session.serve(&mut Stash)?)
+    server::serve_alone(device, &mut Stash)
 }
 
 /// The client.

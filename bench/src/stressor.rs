@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::fs;
-use std::io::{Write, stdin, stdout};
+use std::io::stdin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
@@ -52,14 +52,14 @@ impl Stressor {
     }
 }
 
-fn hold_memory(mib: u64, stop: &AtomicBool, full: impl FnOnce() -> Result<()>) -> Result<()> {
+fn hold_memory(mib: u64, stop: &AtomicBool) -> Result<()> {
     let mut chunks = VecDeque::new();
     for _ in 0..(mib << 20).div_ceil(CHUNK as u64) {
         let chunk = Memory::map(CHUNK, Pages::Small)?;
         chunk.touch(0, 1);
         chunks.push_back(chunk);
     }
-    full()?;
+    println!("full");
     loop {
         for chunk in &chunks {
             if stop.load(Ordering::Relaxed) {
@@ -72,12 +72,6 @@ fn hold_memory(mib: u64, stop: &AtomicBool, full: impl FnOnce() -> Result<()>) -
             chunks.push_back(Memory::map(CHUNK, Pages::Small)?);
         }
     }
-}
-
-fn write_line(word: &str) -> Result<()> {
-    let mut out = stdout();
-    writeln!(out, "{word}")?;
-    Ok(out.flush()?)
 }
 
 /// The stressor's main function.
@@ -96,9 +90,9 @@ pub fn serve(mib: &str, core: &str) -> Result<()> {
         let stop = AtomicBool::new(false);
         let rest = thread::scope(|scope| {
             let holder = scope.spawn(|| {
-                if let Err(error) = hold_memory(mib, &stop, || write_line("full")) {
+                if let Err(error) = hold_memory(mib, &stop) {
                     // The other thread waits for orders, and the parent for an answer.
-                    write_line(&format!("{error:#}")).ok();
+                    println!("{error:#}");
                     std::process::exit(1);
                 }
             });
@@ -108,7 +102,7 @@ pub fn serve(mib: &str, core: &str) -> Result<()> {
         });
         let rest = rest.map_err(|_| anyhow::anyhow!("the holder panicked"))?;
         match rest {
-            Some(_) => write_line("empty")?,
+            Some(_) => println!("empty"),
             None => return Ok(()),
         }
     }
