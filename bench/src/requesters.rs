@@ -79,34 +79,19 @@ pub struct Run {
     pub granted: u64,
 }
 
-/// What parent and children share: the start signal, then the pieces that each child got.
-struct Counts(SharedWords);
-
-impl Counts {
-    fn go(&self) -> &'static AtomicU64 {
-        &self.0[0]
-    }
-
-    /// Number of refused processes.
-    fn refused(&self) -> &'static AtomicU64 {
-        &self.0[1]
-    }
-
-    /// Number of processes that have started and allocated their first piece.
-    fn ready(&self) -> &'static AtomicU64 {
-        &self.0[2]
-    }
-
-    fn of(&self, child: usize) -> &'static AtomicU64 {
-        &self.0[3 + child]
-    }
-}
+/// Of the words that parent and children share, the start signal.
+const GO: usize = 0;
+/// The number of refused processes.
+const REFUSED: usize = 1;
+/// The number of processes that have started and allocated their first piece.
+const READY: usize = 2;
+/// The first of those with the number of pieces that each child got.
+const PIECES: usize = 3;
 
 /// Forks a child that, after the start signal, allocates piece after piece, writes to each and
 /// keeps it, until it has all that it wants or gets `NULL`. The caller must have one thread.
-fn start_child(counts: &Counts, child: usize, uid: Uid, plan: &Plan) -> Result<Child> {
-    let (go, refused, count) = (counts.go(), counts.refused(), counts.of(child));
-    let ready = counts.ready();
+fn start_child(counts: &[AtomicU64], child: usize, uid: Uid, plan: &Plan) -> Result<Child> {
+    let (go, refused, count) = (&counts[GO], &counts[REFUSED], &counts[PIECES + child]);
     // SAFETY: this program has one thread, so the child may go on as it likes; it never returns.
     if let Some(child) = unsafe { Child::fork(uid) }? {
         return Ok(child);
@@ -122,7 +107,7 @@ fn start_child(counts: &Counts, child: usize, uid: Uid, plan: &Plan) -> Result<C
         }
         libc::memset(first, 1, PIECE);
         std::hint::black_box(first);
-        ready.fetch_add(1, Ordering::AcqRel);
+        counts[READY].fetch_add(1, Ordering::AcqRel);
         while go.load(Ordering::Acquire) == 0 {
             libc::sched_yield();
         }
@@ -164,19 +149,19 @@ pub fn run(plan: &Plan) -> Result<Run> {
     let oomd = Oomd::start("auto", &limit)?;
     // SAFETY: this program has one thread.
     unsafe { std::env::set_var("HEADROOM_LEASE_SOCKET", oomd.lease_socket()) };
-    let counts = Counts(SharedWords::new(3 + plan.processes)?);
+    let counts = SharedWords::new(PIECES + plan.processes)?;
     let children: Vec<Child> = (0..plan.processes)
         .map(|child| start_child(&counts, child, uid, plan))
         .collect::<Result<_>>()?;
     let start = Instant::now();
-    while counts.ready().load(Ordering::Acquire) < plan.processes as u64 {
+    while counts[READY].load(Ordering::Acquire) < plan.processes as u64 {
         anyhow::ensure!(start.elapsed() < PATIENCE, "the processes do not start");
         anyhow::ensure!(!children.iter().any(Child::has_ended), "a process ended as it started");
         std::thread::sleep(Duration::from_millis(1));
     }
-    counts.go().store(1, Ordering::Release);
+    counts[GO].store(1, Ordering::Release);
     let granted = || -> u64 {
-        let pieces = (0..plan.processes).map(|child| counts.of(child).load(Ordering::Relaxed));
+        let pieces = counts[PIECES..].iter().map(|pieces| pieces.load(Ordering::Relaxed));
         pieces.sum::<u64>() * PIECE as u64
     };
     let mut most_pages = 0;
@@ -190,7 +175,7 @@ pub fn run(plan: &Plan) -> Result<Run> {
         );
         if children.iter().any(|child| child.has_ended() && !child.ended_well()) {
             // A killed process is never refused: the others must not wait for it.
-            counts.refused().store(u64::MAX / 2, Ordering::Release);
+            counts[REFUSED].store(u64::MAX / 2, Ordering::Release);
         }
         if plan.subject == Subject::Tmalloc {
             most_pages = most_pages.max(resident_pages(&children));
