@@ -61,38 +61,28 @@ pub enum Condition {
     Eight,
 }
 
+/// The conditions in their order: name in the results, class, threads, victims.
+const CONDITIONS: [(Condition, &str, Class, usize, u64); 9] = [
+    (Condition::Idle, "idle core", Class::Nice(0), 1, 1),
+    (Condition::SchedIdle, "SCHED_IDLE under competition", Class::Idle, 1, 1),
+    (Condition::Nice19, "nice 19 under competition", Class::Nice(19), 1, 1),
+    (Condition::Throttled, "throttled to 5 %", Class::Nice(0), 1, 1),
+    (Condition::Stopped, "stopped", Class::Nice(0), 1, 1),
+    (Condition::Frozen, "frozen", Class::Nice(0), 1, 1),
+    (Condition::Threads, "64 threads", Class::Nice(0), 64, 1),
+    (Condition::Mappings, "many mappings", Class::Nice(0), 1, 1),
+    (Condition::Eight, "8 victims at once", Class::Nice(0), 1, 8),
+];
+
 impl Condition {
     /// All conditions.
-    pub const ALL: [Self; 9] = [
-        Self::Idle,
-        Self::SchedIdle,
-        Self::Nice19,
-        Self::Throttled,
-        Self::Stopped,
-        Self::Frozen,
-        Self::Threads,
-        Self::Mappings,
-        Self::Eight,
-    ];
-
-    /// Name in the results, class, threads, victims.
-    fn parts(self) -> (&'static str, Class, usize, u64) {
-        match self {
-            Self::Idle => ("idle core", Class::Nice(0), 1, 1),
-            Self::SchedIdle => ("SCHED_IDLE under competition", Class::Idle, 1, 1),
-            Self::Nice19 => ("nice 19 under competition", Class::Nice(19), 1, 1),
-            Self::Throttled => ("throttled to 5 %", Class::Nice(0), 1, 1),
-            Self::Stopped => ("stopped", Class::Nice(0), 1, 1),
-            Self::Frozen => ("frozen", Class::Nice(0), 1, 1),
-            Self::Threads => ("64 threads", Class::Nice(0), 64, 1),
-            Self::Mappings => ("many mappings", Class::Nice(0), 1, 1),
-            Self::Eight => ("8 victims at once", Class::Nice(0), 1, 8),
-        }
+    pub fn all() -> [Self; CONDITIONS.len()] {
+        CONDITIONS.map(|(condition, ..)| condition)
     }
 
     /// Name in the results.
     pub fn name(self) -> &'static str {
-        self.parts().0
+        CONDITIONS[self as usize].1
     }
 
     /// A condition in which a victim frees nothing, or hardly anything, by the signal alone.
@@ -145,7 +135,7 @@ fn be_victim(layout: Layout, condition: Condition) -> Result<()> {
     // If memory does run out, the kernel kills this process first.
     let _ = fs::write("/proc/self/oom_score_adj", "1000");
     let memory = Memory::map((layout.mib as usize) << 20, layout.pages)?;
-    let (_, class, threads, _) = condition.parts();
+    let (_, _, class, threads, _) = CONDITIONS[condition as usize];
     let all_touched = std::sync::Barrier::new(threads);
     std::thread::scope(|scope| -> Result<()> {
         for part in 1..threads {
@@ -211,7 +201,7 @@ pub struct Ready {
 impl Ready {
     /// Starts victims on `core`, whose memory in total is as in `layout`.
     pub fn start(layout: Layout, condition: Condition, core: usize) -> Result<Self> {
-        let (_, _, _, victims) = condition.parts();
+        let (.., victims) = CONDITIONS[condition as usize];
         let layout = Layout { mib: layout.mib / victims, ..layout };
         let victims = (0..victims).map(|_| One::start(layout, condition, core));
         let victims = victims.collect::<Result<Vec<_>>>()?;
@@ -377,4 +367,14 @@ fn timespec(time: Duration) -> Timespec {
 fn free_bytes() -> u64 {
     let info = rustix::system::sysinfo();
     info.freeram * u64::from(info.mem_unit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_condition_has_its_own_place() {
+        assert!((0..).zip(Condition::all()).all(|(at, condition)| condition as usize == at));
+    }
 }

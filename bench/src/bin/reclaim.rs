@@ -143,7 +143,7 @@ fn plan(arguments: &Arguments) -> Result<Vec<Case>> {
         let fewer = (mib.max(LARGE_MIB) / LARGE_MIB).ilog2();
         let rounds = rounds.saturating_sub(fewer).max(1);
         for pages in [Pages::Small, Pages::Huge] {
-            for condition in Condition::ALL {
+            for condition in Condition::all() {
                 let least = condition.is_starved() || condition == Condition::Idle;
                 if mib < VERY_LARGE_MIB || least {
                     let many_mappings = condition == Condition::Mappings;
