@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::process::Stdio;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use binder_client::{Client, Echo, Options, Payload, Session};
 
 use crate::affinity::{self, Bound};
@@ -66,7 +66,7 @@ impl Subject for SeqPacket {
 }
 
 /// Calls from one thread to one thread, the context manager of a device with any driver.
-pub struct Binder {
+struct Binder {
     name: String,
     session: Session<'static>,
     peer: Peer,
@@ -83,6 +83,16 @@ impl Binder {
         let (name, session) = (device.name.clone(), Session::new(client));
         Ok(Self { name, session, peer, daemon: device.daemon() })
     }
+}
+
+/// The baseline on this core, and each device.
+pub fn subjects(core: usize, devices: &[Device]) -> Result<Vec<Box<dyn Subject>>> {
+    let mut subjects: Vec<Box<dyn Subject>> =
+        vec![Box::new(SeqPacket::start(core).context(SeqPacket::NAME)?)];
+    for device in devices {
+        subjects.push(Box::new(Binder::start(device).context(device.name.clone())?));
+    }
+    Ok(subjects)
 }
 
 impl Subject for Binder {

@@ -38,8 +38,8 @@ pub fn serve_alone(device: &str, service: &mut impl Service) -> Result<()> {
     Ok(session.serve(service)?)
 }
 
-/// Serves as the context manager of a device on so many threads, each with a service of its own, until one fails; then the process
-/// exits.
+/// Serves as the context manager of a device on so many threads, each with a service of its own,
+/// until one fails; then the process exits.
 pub fn serve<S: Service>(
     device: &str,
     threads: usize,

@@ -2,10 +2,10 @@
 //! with all processes on one core, then with placement by the scheduler. The baseline of both is
 //! the socket on one core, which the scheduler places differently from run to run.
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use bench::devices::{self, DeviceArguments};
-use bench::measure::{Subject, Summary, alternate, block, message};
-use bench::pingpong::{self, Binder, MAX_MESSAGE, SeqPacket};
+use bench::measure::{Summary, alternate, block, message};
+use bench::pingpong::{self, MAX_MESSAGE};
 use bench::{affinity, peer, report};
 use clap::Parser;
 
@@ -60,11 +60,7 @@ fn measure(arguments: &Arguments, placement: Placement) -> Result<()> {
     // Started from here, so that they inherit core and priority. They outlive their clients below.
     let core = (placement == Placement::OneCore).then_some(arguments.cpu);
     let devices = arguments.devices.open(core)?;
-    let baseline = SeqPacket::start(arguments.cpu).context(SeqPacket::NAME)?;
-    let mut subjects: Vec<Box<dyn Subject>> = vec![Box::new(baseline)];
-    for device in &devices {
-        subjects.push(Box::new(Binder::start(device).context(device.name.clone())?));
-    }
+    let mut subjects = pingpong::subjects(arguments.cpu, &devices)?;
     for &size in &arguments.sizes {
         let (message, mut reply) = (message(size), vec![0; size]);
         let blocks = alternate(&mut subjects, arguments.blocks, |subject| {

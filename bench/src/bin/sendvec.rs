@@ -1,9 +1,9 @@
 //! Vectors of 4 B to 64 KiB echoed, on an idle machine and under memory stress.
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use bench::devices::{self, DeviceArguments};
 use bench::measure::{Subject, Summary, block, message};
-use bench::pingpong::{self, Binder, SeqPacket};
+use bench::pingpong;
 use bench::report::bytes;
 use bench::results::Row;
 use bench::statistics::estimate;
@@ -66,10 +66,7 @@ fn run(arguments: &Arguments) -> Result<()> {
     affinity::pin(arguments.cpu)?;
     affinity::be_eager();
     let devices = arguments.devices.open(Some(arguments.cpu))?;
-    let mut subjects: Vec<Box<dyn Subject>> = vec![Box::new(SeqPacket::start(arguments.cpu)?)];
-    for device in &devices {
-        subjects.push(Box::new(Binder::start(device).context(device.name.clone())?));
-    }
+    let mut subjects = pingpong::subjects(arguments.cpu, &devices)?;
     let mut cells: Cells = vec![vec![Default::default(); sizes.len()]; subjects.len()];
     let mut warm_up = cells.clone();
     sweep(&mut subjects, &sizes, arguments.block, 0, &mut warm_up)?;
