@@ -10,13 +10,9 @@ use bench::results::{Measurement, parse};
 /// One at a time: any child of this process after a program has exited was left behind by it.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// Runs a program with `--quick`. Returns its lines; `None` if something that it needs is missing.
-fn quick(bench: &str, program: &str) -> Option<Vec<Measurement>> {
-    quick_with(bench, program, &[])
-}
-
-/// As [`quick`], with further arguments.
-fn quick_with(bench: &str, program: &str, more: &[&str]) -> Option<Vec<Measurement>> {
+/// Runs a program with `--quick` and further arguments. Returns its lines; `None` if something that
+/// it needs is missing.
+fn quick(bench: &str, program: &str, more: &[&str]) -> Option<Vec<Measurement>> {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     if !test_support::privileged() {
         return None;
@@ -67,11 +63,12 @@ fn values(lines: &[Measurement], subject: &str, metric: &str, wanted: &[&str]) -
     wanted.iter().map(value).collect()
 }
 
+const ONE_MAPPING: [&str; 3] = ["--headroom", "--mapping", "notify-store"];
 const PROCESSES: [&str; 3] = ["1 process", "4 processes", "8 processes"];
 
 #[test]
 fn overshoot_reports_pages_and_victims_of_each_guard() {
-    let Some(lines) = quick("overshoot", env!("CARGO_BIN_EXE_overshoot")) else { return };
+    let Some(lines) = quick("overshoot", env!("CARGO_BIN_EXE_overshoot"), &[]) else { return };
     for subject in ["headroom", "headroom proc"] {
         for metric in ["pages_over_at_kill", "pages_over_peak", "victims", "memory_back_ms"] {
             for metric in [metric.to_owned(), format!("{metric}_max")] {
@@ -103,7 +100,7 @@ fn overshoot_reports_pages_and_victims_of_each_guard() {
 #[test]
 fn buffers_reports_what_idle_opens_cost_and_how_fast_their_memory_goes_back() {
     // The daemon is beside the program once the workspace is built, as `make test` does first.
-    let Some(lines) = quick("buffers", env!("CARGO_BIN_EXE_buffers")) else { return };
+    let Some(lines) = quick("buffers", env!("CARGO_BIN_EXE_buffers"), &[]) else { return };
     for subject in ["headroom passthrough", "headroom notify-store"] {
         if subject.ends_with("passthrough") && !lines.iter().any(|line| line.subject == subject) {
             test_support::skip("FUSE passthrough needs Linux 6.9");
@@ -120,8 +117,7 @@ fn buffers_reports_what_idle_opens_cost_and_how_fast_their_memory_goes_back() {
 #[test]
 fn throughput_reports_the_rate_of_idle_and_busy_handlers_beside_that_of_sockets() {
     let program = env!("CARGO_BIN_EXE_throughput");
-    let mapping = ["--headroom", "--mapping", "notify-store"];
-    let Some(lines) = quick_with("throughput", program, &mapping) else { return };
+    let Some(lines) = quick("throughput", program, &ONE_MAPPING) else { return };
     let idle = ["1 pair, idle handlers", "2 pairs, idle handlers"];
     let busy = ["1 pair, busy handlers", "2 pairs, busy handlers"];
     let ours = "headroom notify-store";
@@ -139,8 +135,7 @@ fn throughput_reports_the_rate_of_idle_and_busy_handlers_beside_that_of_sockets(
 #[test]
 fn mix_reports_the_times_of_each_kind_of_operation() {
     let program = env!("CARGO_BIN_EXE_mix");
-    let mapping = ["--headroom", "--mapping", "notify-store"];
-    let Some(lines) = quick_with("mix", program, &mapping) else { return };
+    let Some(lines) = quick("mix", program, &ONE_MAPPING) else { return };
     let kinds = ["call", "one-way call", "nested call", "call with a descriptor", "ping"];
     for subject in ["seqpacket", "headroom notify-store"] {
         let found = values(&lines, subject, "rtt_us_p50", &kinds);
@@ -152,7 +147,7 @@ fn mix_reports_the_times_of_each_kind_of_operation() {
 
 #[test]
 fn notifier_reports_cpu_time_over_that_without_it() {
-    let Some(lines) = quick("notifier", env!("CARGO_BIN_EXE_notifier")) else { return };
+    let Some(lines) = quick("notifier", env!("CARGO_BIN_EXE_notifier"), &[]) else { return };
     let faults = ["1 process", "4 processes", "8 processes", "8 processes, above the soft limit"];
     let other = ["1 process, huge pages", "forks", "compiler"];
     let everywhere = [&faults[..], &other[..]].concat();
@@ -171,7 +166,7 @@ fn notifier_reports_cpu_time_over_that_without_it() {
 
 #[test]
 fn reclaim_reports_rates_of_every_kind_of_victim_with_and_without_help() {
-    let Some(lines) = quick("reclaim", env!("CARGO_BIN_EXE_reclaim")) else { return };
+    let Some(lines) = quick("reclaim", env!("CARGO_BIN_EXE_reclaim"), &[]) else { return };
     let conditions = [
         "idle core",
         "SCHED_IDLE under competition",
@@ -209,7 +204,7 @@ const UNASKED_PAGES: f64 = 16.0;
 
 #[test]
 fn malloc_gets_its_callers_killed_and_tmalloc_refuses_in_time() {
-    let Some(lines) = quick("tmalloc", env!("CARGO_BIN_EXE_tmalloc")) else { return };
+    let Some(lines) = quick("tmalloc", env!("CARGO_BIN_EXE_tmalloc"), &[]) else { return };
     assert_eq!(values(&lines, "malloc", "kills", &PROCESSES), [1.0, 4.0, 8.0]);
     let over = values(&lines, "malloc", "pages_over", &PROCESSES);
     assert!(over.iter().all(|pages| *pages > 0.0), "{over:?}");

@@ -3,9 +3,6 @@
 /// Four significant digits, three below one, more only for integers: `0.00123`, `12.35`, `1,235`,
 /// `123,457`.
 pub fn show(value: f64) -> String {
-    if !value.is_finite() {
-        return "∞".to_owned();
-    }
     if value == 0.0 {
         return "0".to_owned();
     }

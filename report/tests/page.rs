@@ -11,19 +11,17 @@ fn here(path: &str) -> PathBuf {
 }
 
 fn report(results: &Path, out: &Path) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_report"))
-        .arg("--results")
-        .arg(results)
-        .arg("--scenarios")
-        .arg(here("tests/fixtures/scenarios.jsonl"))
-        .arg("--info")
-        .arg(here("tests/fixtures/info.json"))
-        .arg("--reference")
-        .arg(here("../bench/reference/published.jsonl"))
-        .arg("--out")
-        .arg(out)
-        .output()
-        .expect("cannot run report")
+    let mut command = Command::new(env!("CARGO_BIN_EXE_report"));
+    for (option, path) in [
+        ("--results", results),
+        ("--scenarios", &here("tests/fixtures/scenarios.jsonl")),
+        ("--info", &here("tests/fixtures/info.json")),
+        ("--reference", &here("../bench/reference/published.jsonl")),
+        ("--out", out),
+    ] {
+        command.arg(option).arg(path);
+    }
+    command.output().expect("cannot run report")
 }
 
 /// The page and the output on stdout.
