@@ -19,12 +19,7 @@ impl Child {
     pub fn start(command: &mut Command) -> Result<Self> {
         let child = command.spawn();
         let child = child.with_context(|| format!("cannot start {:?}", command.get_program()))?;
-        Ok(Self::of(child.id() as libc::pid_t))
-    }
-
-    /// Takes a child of this process that no other code waits for.
-    fn of(pid: libc::pid_t) -> Self {
-        Self { pid }
+        Ok(Self { pid: child.id() as libc::pid_t })
     }
 
     /// Forks a process of this user, which is killed when this process exits. Returns `None` in the
@@ -43,7 +38,7 @@ impl Child {
             unsafe { become_user(uid, parent) };
             return Ok(None);
         }
-        Ok(Some(Self::of(pid)))
+        Ok(Some(Self { pid }))
     }
 
     /// Its pid.
@@ -72,9 +67,7 @@ impl Child {
     pub fn was_killed(&self) -> bool {
         self.end().is_some_and(|status| status.terminating_signal() == Some(libc::SIGKILL))
     }
-}
 
-impl Child {
     /// Sends it a signal.
     pub fn signal(&self, signal: libc::c_int) {
         // SAFETY: a child of this process that is not reaped yet, so the pid is not reused.

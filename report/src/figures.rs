@@ -189,7 +189,8 @@ impl View {
     }
 }
 
-fn unique<'f>(all: impl Iterator<Item = &'f str>) -> Vec<&'f str> {
+/// Each of these once, in the order in which they appear.
+pub fn unique<'f>(all: impl Iterator<Item = &'f str>) -> Vec<&'f str> {
     let mut found = Vec::new();
     for one in all {
         if !found.contains(&one) {

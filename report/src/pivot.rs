@@ -3,7 +3,7 @@
 use bench::results::Measurement;
 use maud::{Markup, html};
 
-use crate::figures::{View, range};
+use crate::figures::{View, range, unique};
 use crate::metric;
 use crate::number;
 use crate::subject;
@@ -16,12 +16,7 @@ pub fn table(view: &View, metric: &str) -> Markup {
     let found = |figure: &&Measurement| metrics.contains(&figure.metric.as_str());
     let own = |figure: &&Measurement| found(figure) && !subject::is_published(&figure.subject);
     let Some(first) = view.iter().find(own) else { return html! {} };
-    let mut subjects: Vec<&str> = Vec::new();
-    for name in parts.iter().flat_map(|part| part.subjects(metrics)) {
-        if !subjects.contains(&name) {
-            subjects.push(name);
-        }
-    }
+    let mut subjects = unique(parts.iter().flat_map(|part| part.subjects(metrics)));
     subjects.sort_by_key(|name| subject::rank(name));
     html! {
         figure.table {
@@ -33,24 +28,16 @@ pub fn table(view: &View, metric: &str) -> Markup {
             div.scroll tabindex="0" { table {
                 thead { tr {
                     th scope="col" { "case" }
-                    @for name in &subjects { th class=(class(name)) scope="col" { (name) } }
+                    @for name in &subjects { th class=(subject::class(name)) scope="col" { (name) } }
                 } }
                 tbody { @for (case, part, kernel) in rows(view, &parts, metrics) { tr {
                     th scope="row" { (row_name(case, kernel)) }
                     @for name in &subjects {
-                        td class=(class(name)) { (cell(part, case, name, metrics)) }
+                        td class=(subject::class(name)) { (cell(part, case, name, metrics)) }
                     }
                 } } }
             } }
         }
-    }
-}
-
-fn class(subject: &str) -> &'static str {
-    match (subject::is_ours(subject), subject::is_published(subject)) {
-        (true, _) => "ours",
-        (_, true) => "published",
-        _ => "",
     }
 }
 

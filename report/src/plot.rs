@@ -223,14 +223,7 @@ pub fn intervals(title: &str, label: &str, intervals: &[Interval]) -> Option<Mar
 
 /// Classes of what a subject has in a drawing: its colour, and how it is drawn.
 fn classes(at: usize, name: &str) -> String {
-    let kind = if subject::is_ours(name) {
-        " ours"
-    } else if subject::is_published(name) {
-        " published"
-    } else {
-        ""
-    };
-    format!("s{}{kind}", at % COLOURS)
+    format!("s{} {}", at % COLOURS, subject::class(name)).trim_end().to_owned()
 }
 
 fn figure(title: &str, subjects: &[&str], height: f64, drawing: &Markup) -> Option<Markup> {

@@ -10,6 +10,15 @@ pub fn is_published(name: &str) -> bool {
     name.starts_with("published")
 }
 
+/// Its class in `style.css`: our own, published, or neither.
+pub fn class(name: &str) -> &'static str {
+    match (is_ours(name), is_published(name)) {
+        (true, _) => "ours",
+        (_, true) => "published",
+        _ => "",
+    }
+}
+
 /// Sort key of subjects: our own, the kernel's own, baselines, peers, published ones.
 pub fn rank(name: &str) -> (usize, String) {
     const KNOWN: [&str; 9] = [
