@@ -2,9 +2,10 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
+use e2e::wait;
 
 const ROOT: &str = "/sys/fs/cgroup";
 /// Five percent of one CPU, in microseconds of a period.
@@ -73,13 +74,8 @@ impl ControlGroup {
         } else {
             self.write("freezer.state", "FROZEN")?;
         }
-        let start = Instant::now();
-        while !self.is_frozen() {
-            let folder = self.folder.display();
-            anyhow::ensure!(start.elapsed() < PATIENCE, "{folder} does not freeze");
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        Ok(())
+        let frozen = wait::until(PATIENCE, || self.is_frozen().then_some(()));
+        frozen.with_context(|| format!("{} does not freeze", self.folder.display()))
     }
 
     /// Removes the quota, or thaws the members.
@@ -106,10 +102,7 @@ impl ControlGroup {
 impl Drop for ControlGroup {
     fn drop(&mut self) {
         self.open();
-        let start = Instant::now();
         // A killed process stays a member for a moment.
-        while fs::remove_dir(&self.folder).is_err() && start.elapsed() < PATIENCE {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        wait::until(PATIENCE, || fs::remove_dir(&self.folder).ok());
     }
 }

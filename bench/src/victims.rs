@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use e2e::wait;
 use machine_memory::bytes_of;
 use reclaim::{Progress, Reaper, Reclaim, Victim};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -348,15 +349,8 @@ impl Drop for Ready {
 fn stop(pid: u32) -> Result<()> {
     let raw = Pid::from_raw(pid as i32).context("no pid")?;
     kill_process(raw, Signal::STOP).context("SIGSTOP")?;
-    let start = Instant::now();
-    loop {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-        if stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T')) {
-            return Ok(());
-        }
-        anyhow::ensure!(start.elapsed() < PATIENCE, "process {pid} does not stop");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    let stopped = wait::until(PATIENCE, || (wait::state(pid) == Some('T')).then_some(()));
+    stopped.with_context(|| format!("process {pid} does not stop"))
 }
 
 fn timespec(time: Duration) -> Timespec {
