@@ -5,6 +5,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 
 use crate::affinity::Bound;
+use crate::statistics::ratios;
 
 /// Something whose round trips are timed.
 pub trait Subject {
@@ -76,7 +77,7 @@ impl Summary {
 
     /// The medians of the blocks over those of another subject, which alternated with them.
     pub fn over(&self, baseline: &Self) -> Vec<f64> {
-        self.block_medians.iter().zip(&baseline.block_medians).map(|(a, b)| a / b).collect()
+        ratios(&self.block_medians, &baseline.block_medians)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::measure::Summary;
 use crate::results::Row;
-use crate::statistics::{Estimate, interquartile};
+use crate::statistics::{Estimate, interquartile, ratios};
 
 /// A number of bytes with its unit.
 pub fn bytes(n: usize) -> String {
@@ -45,8 +45,7 @@ pub fn rates(bench: &str, case: &str, results: &[(&str, Vec<f64>, Vec<f64>)]) {
         let mut row = Row::new(bench, case, subject, rates.len());
         row.quartiles("calls_per_s", rates, "calls/s");
         if at > 0 {
-            let ratios: Vec<f64> = rates.iter().zip(&results[0].1).map(|(a, b)| a / b).collect();
-            row.quartiles("rate_over_seqpacket", &ratios, "ratio");
+            row.quartiles("rate_over_seqpacket", &ratios(rates, &results[0].1), "ratio");
         }
         row.quartiles("daemon_cpu_us", daemon_us, "us");
     }

@@ -29,6 +29,16 @@ pub fn estimate(values: &[f64]) -> Option<Estimate> {
     Some(Estimate { median, low, high, runs })
 }
 
+/// The median of `values`. `None` without values.
+pub fn median(values: &[f64]) -> Option<f64> {
+    estimate(values).map(|estimate| estimate.median)
+}
+
+/// Each of some values over one of a baseline.
+pub fn ratios(values: &[f64], baseline: &[f64]) -> Vec<f64> {
+    values.iter().zip(baseline).map(|(value, base)| value / base).collect()
+}
+
 /// The median of `values` with the interquartile range as its interval. `None` without values.
 pub fn interquartile(values: &[f64]) -> Option<Estimate> {
     quartiles(values).map(|[low, median, high]| Estimate { median, low, high, runs: values.len() })

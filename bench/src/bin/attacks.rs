@@ -9,7 +9,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use bench::machine::process_cpu_ns;
 use bench::measure::percentile;
 use bench::results::Row;
-use bench::statistics::estimate;
+use bench::statistics;
 use binder_client::{Client, Options, Payload, Session};
 use clap::Parser;
 use e2e::attacker::{ATTACKS, Attack, Attacker, DEVICES, INNOCENT, INNOCENT_DEVICE};
@@ -167,6 +167,5 @@ fn print_results(cases: &[Case], kept: &[Vec<Sample>]) -> Result<()> {
 }
 
 fn median(samples: &[Sample], of: impl Fn(&Sample) -> f64) -> Option<f64> {
-    let values: Vec<f64> = samples.iter().map(of).collect();
-    estimate(&values).map(|estimate| estimate.median)
+    statistics::median(&samples.iter().map(of).collect::<Vec<f64>>())
 }

@@ -7,7 +7,7 @@ use bench::fault_work::{self, Work};
 use bench::memory::Pages;
 use bench::peer::{self, Worker};
 use bench::results::Row;
-use bench::statistics::estimate;
+use bench::statistics::{estimate, ratios};
 use bench::watchers::Watcher;
 use clap::Parser;
 use control::Uid;
@@ -176,8 +176,7 @@ fn print_results(case: &Case) {
     let units = units * ns * (case.times * case.processes) as f64;
     for (at, (subject, took)) in SUBJECTS.iter().zip(&case.took).enumerate() {
         let mut row = Row::new(BENCH, case.name, subject, took.len());
-        let ratios: Vec<f64> = took.iter().zip(&case.took[0]).map(|(a, b)| a / b).collect();
-        if let Some(ratio) = estimate(&ratios).filter(|_| at > 0) {
+        if let Some(ratio) = estimate(&ratios(took, &case.took[0])).filter(|_| at > 0) {
             row.estimate("cpu_over_off", &ratio, "ratio");
         }
         let each: Vec<f64> = took.iter().map(|took| took / units).collect();

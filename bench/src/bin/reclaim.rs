@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use bench::affinity::{self, Class};
 use bench::memory::{Layout, Pages, munmap_back};
 use bench::results::{MAX, MIN, Row};
-use bench::statistics::estimate;
+use bench::statistics::{median, ratios};
 use bench::victims::{self, Condition, KillMethod, Killed, Ready};
 use bench::{machine, peer};
 use clap::Parser;
@@ -186,8 +186,7 @@ fn print_results(cases: &[Case]) {
 fn print_kills(case: &Case, subject: &str, kills: &[Killed]) -> [f64; 2] {
     let name = case.name();
     let rates: Vec<f64> = kills.iter().map(|killed| killed.back.mb_per_s()).collect();
-    let shares: Vec<f64> =
-        rates.iter().zip(&case.limits).map(|(rate, limit)| rate / limit).collect();
+    let shares = ratios(&rates, &case.limits);
     let exits = kills
         .iter()
         .map(|killed| killed.exit.map_or(f64::INFINITY, |exit| exit.as_secs_f64() * 1e3));
@@ -195,7 +194,7 @@ fn print_kills(case: &Case, subject: &str, kills: &[Killed]) -> [f64; 2] {
     print_rates(&mut row, &rates);
     row.median("over_limit", &shares, "ratio", &[]);
     row.median("exit_ms", &exits.collect::<Vec<_>>(), "ms", &[]);
-    [&rates, &shares].map(|values| estimate(values).map_or(f64::INFINITY, |found| found.median))
+    [&rates, &shares].map(|values| median(values).unwrap_or(f64::INFINITY))
 }
 
 fn print_rates(row: &mut Row<'_>, rates: &[f64]) {

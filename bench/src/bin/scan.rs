@@ -5,7 +5,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use bench::child::unused_uid;
 use bench::results::Row;
-use bench::statistics::estimate;
+use bench::statistics::median;
 use bench::{sleepers, walk};
 use clap::Parser;
 use headroom_oomd::oom::{OomManager, control as oom_control};
@@ -62,14 +62,14 @@ fn measure(count: u32, rounds: u32) -> Result<()> {
         ensure!(least >= count, "of {count} processes these were looked at: {found:?}");
     }
     let case = format!("{count} processes");
-    let theirs = estimate(&micros[2]).context("no rounds")?.median;
+    let theirs = median(&micros[2]).context("no rounds")?;
     for (at, (who, micros)) in SUBJECTS.into_iter().zip(&micros).enumerate() {
-        let median = estimate(micros).context("no rounds")?.median;
+        let ours = median(micros).context("no rounds")?;
         let mut row = Row::new(BENCH, &case, who, micros.len());
-        row.value("scan_us_p50", median, "us");
+        row.value("scan_us_p50", ours, "us");
         row.value("scan_us_max", micros.iter().copied().fold(0.0, f64::max), "us");
         if at < 2 {
-            row.value("scan_over_reads", median / theirs, "ratio");
+            row.value("scan_over_reads", ours / theirs, "ratio");
         }
     }
     Ok(())

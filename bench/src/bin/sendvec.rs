@@ -6,7 +6,7 @@ use bench::measure::{Subject, Summary, block, message};
 use bench::pingpong;
 use bench::report::bytes;
 use bench::results::Row;
-use bench::statistics::estimate;
+use bench::statistics::{estimate, median, ratios};
 use bench::stressor::{self, Stressor};
 use bench::{affinity, machine, peer};
 use clap::Parser;
@@ -143,14 +143,9 @@ fn cpu(helpers: &[u32]) -> Result<u64> {
     Ok(machine::thread_cpu_ns()? + others)
 }
 
-fn median(block: &[u64]) -> f64 {
-    Summary::of_blocks(&[block.to_vec()]).p50
-}
-
 /// Ratio of stress to idle, by sweep.
 fn paired([idle, stress]: &[Cell; 2]) -> Vec<f64> {
-    let pairs = idle.blocks.iter().zip(&stress.blocks);
-    pairs.map(|(idle, stress)| median(stress) / median(idle)).collect()
+    Summary::of_blocks(&stress.blocks).over(&Summary::of_blocks(&idle.blocks))
 }
 
 /// Ratio of stress to idle, the median of all sizes, by pair of sweeps: the sizes of one sweep are
@@ -159,7 +154,7 @@ fn by_pair(cells: &[[Cell; 2]]) -> Vec<f64> {
     let sizes: Vec<Vec<f64>> = cells.iter().map(paired).collect();
     let pairs = sizes.iter().map(Vec::len).min().unwrap_or(0);
     let of_pair = |pair: usize| sizes.iter().map(|size| size[pair]).collect::<Vec<f64>>();
-    (0..pairs).filter_map(|pair| estimate(&of_pair(pair))).map(|e| e.median).collect()
+    (0..pairs).filter_map(|pair| median(&of_pair(pair))).collect()
 }
 
 fn print_results(sizes: &[usize], subjects: &[Box<dyn Subject>], cells: &Cells) {
@@ -169,11 +164,11 @@ fn print_results(sizes: &[usize], subjects: &[Box<dyn Subject>], cells: &Cells) 
         for (size, cells) in sizes.iter().zip(cells) {
             print_size(&bytes(*size), name, cells);
         }
-        let ratios = by_pair(cells);
-        print_ratio("all", name, "stress_over_idle", &ratios);
+        let stress = by_pair(cells);
+        print_ratio("all", name, "stress_over_idle", &stress);
         if at > 0 {
             // Load of other programs and changes of the CPU clock affect the socket as well.
-            let over: Vec<f64> = ratios.iter().zip(&socket).map(|(a, b)| a / b).collect();
+            let over = ratios(&stress, &socket);
             print_ratio("all", name, "stress_over_idle_over_seqpacket", &over);
         }
     }
