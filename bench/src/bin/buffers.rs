@@ -63,7 +63,7 @@ fn run() -> Result<()> {
             idle_opens(opens, subject, &bus)?;
         }
         let measure = if arguments.pressure { under_pressure } else { warm_clients };
-        with_clients(clients, &bus, |calls| measure(rounds, subject, calls))?;
+        with_clients(clients, &bus, |clients| measure(rounds, subject, clients))?;
         bus.stop().map_err(|fault| anyhow::anyhow!("{subject}: {fault}"))?;
     }
     Ok(())
