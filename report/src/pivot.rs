@@ -28,7 +28,9 @@ pub fn table(view: &View, metric: &str) -> Markup {
             div.scroll tabindex="0" { table {
                 thead { tr {
                     th scope="col" { "case" }
-                    @for name in &subjects { th class=(subject::class(name)) scope="col" { (name) } }
+                    @for name in &subjects {
+                        th class=(subject::class(name)) scope="col" { (name) }
+                    }
                 } }
                 tbody { @for (case, part, kernel) in rows(view, &parts, metrics) { tr {
                     th scope="row" { (row_name(case, kernel)) }
