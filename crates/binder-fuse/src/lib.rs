@@ -65,8 +65,7 @@ pub use mapping::{MappingChoice, MappingKind};
 pub use mount::{FSTYPE, MountNamespace};
 pub use server::{
     BufferHolder, Config, DeviceOwner, Event, HeldMemory, Obstacle, PausedServer, RingPolicy,
-    Server, ServerState, ServerStateFormat1, TraceEnd, TraceOutcome, TracePart, TraceRecord,
-    VerifiedState,
+    Server, ServerState, ServerStateFormat1, TracePart, VerifiedState,
 };
 
 use std::io;

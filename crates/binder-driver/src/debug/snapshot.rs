@@ -6,7 +6,6 @@ use crate::driver::{ContextId, Driver, ThreadId};
 use crate::objects::nodes::Node;
 use crate::objects::references::Reference;
 use crate::process::{Context, Process};
-use crate::transaction::Transaction;
 
 /// The whole state at one time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -14,30 +13,9 @@ pub struct Snapshot {
     /// One entry per device, including a removed one that still has opens.
     pub contexts: Vec<ContextSnapshot>,
     /// Transactions that are not delivered or wait for their reply.
-    pub transactions: Vec<TransactionSnapshot>,
+    pub transactions: usize,
     /// Nodes of dead owners to which references still exist.
     pub dead_nodes: usize,
-}
-
-/// One transaction.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TransactionSnapshot {
-    /// Debug id, as in the extended error.
-    pub id: u32,
-    /// `call`, `oneway` or `reply`.
-    pub kind: String,
-    /// Tid that waits for the reply to a call; `None` for the others, and once it is gone.
-    pub from_tid: Option<u32>,
-    /// Pid of the receiver, while it holds the buffer.
-    pub to_pid: Option<u32>,
-    /// Tid that serves the call.
-    pub to_tid: Option<u32>,
-    /// Transaction code, defined by the clients.
-    pub code: u32,
-    /// `TF_*`.
-    pub flags: u32,
-    /// Bytes of data.
-    pub data_size: Option<u64>,
 }
 
 /// One device.
@@ -49,8 +27,6 @@ pub struct ContextSnapshot {
     pub removed: bool,
     /// Pid of the context manager.
     pub manager_pid: Option<u32>,
-    /// The only uid that may become the manager, once one has been.
-    pub manager_uid: Option<Uid>,
     /// Opens of the device.
     pub processes: Vec<ProcessSnapshot>,
 }
@@ -68,8 +44,6 @@ pub struct ProcessSnapshot {
     pub owner_memory_bytes: u64,
     /// The open refuses sync calls (`BINDER_FREEZE`).
     pub frozen: bool,
-    /// Maximum number of loopers that the driver may request.
-    pub max_threads: u32,
     /// Threads by tid.
     pub threads: Vec<ThreadSnapshot>,
     /// Nodes that it owns.
@@ -106,20 +80,12 @@ pub struct NodeSnapshot {
     pub ptr: u64,
     /// Cookie in the owner.
     pub cookie: u64,
-    /// Accepts file descriptors.
-    pub accepts_fds: bool,
-    /// Requests the sender's security context.
-    pub wants_security_context: bool,
     /// Number of processes that hold a reference.
     pub refs: u32,
     /// Number of references with a strong count.
     pub internal_strong: u32,
-    /// Strong counts of the owner's side: buffers, pending acknowledgements.
-    pub local_strong: u32,
     /// Weak counts of the owner's side.
     pub local_weak: u32,
-    /// One-way calls queued behind the one that is being served.
-    pub queued_oneway: usize,
 }
 
 /// One reference.
@@ -165,11 +131,7 @@ impl Driver {
                 .iter()
                 .map(|(id, entry)| self.context_snapshot(id, entry))
                 .collect(),
-            transactions: self
-                .transactions
-                .values()
-                .map(|t| self.transaction_snapshot(t))
-                .collect(),
+            transactions: self.transactions.len(),
             dead_nodes: self.nodes.values().filter(|node| node.owner.is_none()).count(),
         }
     }
@@ -181,23 +143,7 @@ impl Driver {
             name: context.name.clone(),
             removed: context.removed,
             manager_pid: manager.map(|process| self.processes[process].opener.pid),
-            manager_uid: context.manager_uid,
             processes: opens.map(|process| self.process_snapshot(process)).collect(),
-        }
-    }
-
-    fn transaction_snapshot(&self, transaction: &Transaction) -> TransactionSnapshot {
-        let tid = |thread| self.threads.get(thread).map(|thread| thread.tid);
-        let buffer = transaction.buffer.map(|buffer| &self.buffers[buffer]);
-        TransactionSnapshot {
-            id: transaction.id,
-            kind: transaction.kind.to_string(),
-            from_tid: transaction.from.and_then(tid),
-            to_pid: buffer.map(|buffer| self.processes[buffer.process].opener.pid),
-            to_tid: transaction.to_thread.and_then(tid),
-            code: transaction.code,
-            flags: transaction.flags,
-            data_size: buffer.map(|buffer| buffer.layout.data_size),
         }
     }
 
@@ -213,7 +159,6 @@ impl Driver {
                 .memory(self.page_bytes())
                 .total_bytes(),
             frozen: process.freezer.frozen,
-            max_threads: process.max_threads,
             threads: threads.collect(),
             nodes: nodes.collect(),
             handles: handles.collect(),
@@ -245,13 +190,9 @@ impl Driver {
             id: node.id,
             ptr: node.ptr,
             cookie: node.cookie,
-            accepts_fds: node.accepts_fds,
-            wants_security_context: node.wants_security_context,
             refs: node.ref_count,
             internal_strong: node.internal_strong,
-            local_strong: node.local_strong,
             local_weak: node.local_weak,
-            queued_oneway: node.oneway_todo.map_or(0, |queue| self.queues.len(queue)),
         }
     }
 

@@ -166,7 +166,7 @@ fn states_of_released_formats_are_read() {
             .unwrap()
             .verify(PageSize::default())
             .unwrap();
-        assert!(driver.snapshot().transactions.len() > 3, "version {version}: an empty state");
+        assert!(driver.snapshot().transactions > 3, "version {version}: an empty state");
         let written = state::write(&SavedDriver::new(&driver)).unwrap();
         assert!(version < state::VERSION || written == bytes, "the format has changed: {version}");
     }

@@ -32,7 +32,7 @@ pub use self::held_memory::{BufferHolder, HeldMemory};
 use self::interval_timer::IntervalTimer;
 pub(crate) use self::ioctl::name_of;
 use self::request_queue::{Account, Due, RequestQueue, Requester, Slice, Stage};
-pub use self::trace::{TraceEnd, TraceOutcome, TracePart, TraceRecord};
+pub use self::trace::TracePart;
 pub use self::upgrade::{Obstacle, PausedServer, ServerState, ServerStateFormat1, VerifiedState};
 use crate::Error;
 use crate::channel::{self, Agreement, Channel, Incoming, RequestBuffer, StoredRequest};

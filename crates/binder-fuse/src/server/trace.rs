@@ -4,10 +4,11 @@
 //! loses the oldest records and gets the number of lost ones.
 
 use std::collections::{HashMap, VecDeque};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use binder_driver::{ProcessId, Sent, TraceEvent};
 use binder_uapi::returns::{BR_DEAD_REPLY, BR_FROZEN_REPLY};
+use control::binderd::{Call, CallEnd, Outcome};
 
 use super::Server;
 
@@ -20,66 +21,11 @@ const NAMES: usize = 4096;
 /// The trace ends when no reader has polled for this time.
 const READER_GONE_AFTER: Duration = Duration::from_secs(10);
 
-/// How a call ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum TraceOutcome {
-    /// A reply was delivered; for a one-way call, a thread has received it.
-    Done,
-    /// `BR_DEAD_REPLY`.
-    Dead,
-    /// `BR_FROZEN_REPLY`.
-    Frozen,
-    /// `BR_FAILED_REPLY`.
-    Failed,
-    /// No thread has received the call: a one-way call to a process that has exited or one that was
-    /// replaced by a newer call, or a call whose caller has exited.
-    Dropped,
-}
-
-/// Sender or receiver of a call.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TraceEnd {
-    /// Process id.
-    pub pid: u32,
-    /// Thread id; 0 if no thread is known.
-    pub tid: u32,
-    /// Name of the process; empty if it could not be read.
-    pub comm: String,
-}
-
-/// A call that has ended.
-#[derive(Clone, Debug)]
-pub struct TraceRecord {
-    /// Time at which the call was sent.
-    pub sent: SystemTime,
-    /// File name of the device.
-    pub device: String,
-    /// The call, as it was sent.
-    pub call: Sent,
-    /// Sender.
-    pub from: TraceEnd,
-    /// Receiver; `None`: the call failed before its target was found.
-    pub to: Option<TraceEnd>,
-    /// Time from sending until a thread received the call.
-    pub waited: Option<Duration>,
-    /// Time from sending until the call ended.
-    pub took: Duration,
-    /// Bytes of the reply.
-    pub reply_bytes: Option<u64>,
-    /// How it ended.
-    pub outcome: TraceOutcome,
-    /// The negative errno of the extended error; 0: none.
-    pub errno: i32,
-    /// Why the files of the call or of its reply did not reach the receiver; empty: they did, or
-    /// there were none.
-    pub refusal: String,
-}
-
 /// Result of one poll.
 #[derive(Clone, Debug, Default)]
 pub struct TracePart {
     /// Oldest first.
-    pub records: Vec<TraceRecord>,
+    pub records: Vec<Call>,
     /// Number of the record from which the next poll continues.
     pub next: u64,
     /// Number of records that were dropped before the reader polled.
@@ -88,14 +34,14 @@ pub struct TracePart {
 
 /// A call in progress.
 struct Followed {
-    record: TraceRecord,
+    record: Call,
     begun: Instant,
 }
 
 /// See the module's documentation.
 pub(super) struct Tracer {
     followed: HashMap<u32, Followed>,
-    records: VecDeque<TraceRecord>,
+    records: VecDeque<Call>,
     /// Number of the oldest record.
     first: u64,
     names: HashMap<u32, String>,
@@ -117,7 +63,7 @@ impl Tracer {
         self.first + self.records.len() as u64
     }
 
-    fn push(&mut self, record: TraceRecord) {
+    fn push(&mut self, record: Call) {
         if self.records.len() == KEPT {
             self.records.pop_front();
             self.first += 1;
@@ -125,32 +71,34 @@ impl Tracer {
         self.records.push_back(record);
     }
 
-    fn name(&mut self, pid: u32) -> String {
+    fn end(&mut self, pid: u32, tid: u32) -> CallEnd {
         if self.names.len() >= NAMES {
             self.names.clear();
         }
         let read = || std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-        self.names.entry(pid).or_insert_with(|| read().trim_end().to_owned()).clone()
+        let comm = self.names.entry(pid).or_insert_with(|| read().trim_end().to_owned()).clone();
+        CallEnd { pid, tid, comm }
     }
 
     fn sent(&mut self, call: Sent, device: String) {
-        let from =
-            TraceEnd { pid: call.from_pid, tid: call.from_tid, comm: self.name(call.from_pid) };
-        let to = (call.to_pid != 0).then(|| TraceEnd {
-            pid: call.to_pid,
-            tid: 0,
-            comm: self.name(call.to_pid),
-        });
-        let record = TraceRecord {
-            sent: SystemTime::now(),
+        let sent = UNIX_EPOCH.elapsed().unwrap_or_default();
+        let to = (call.to_pid != 0).then(|| self.end(call.to_pid, 0));
+        let record = Call {
+            sent_us: u64::try_from(sent.as_micros()).unwrap_or(u64::MAX),
             device,
-            call,
-            from,
+            oneway: call.oneway,
+            from: self.end(call.from_pid, call.from_tid),
             to,
-            waited: None,
-            took: Duration::ZERO,
+            handle: call.handle,
+            node: call.node,
+            code: call.code,
+            flags: call.flags,
+            bytes: call.bytes,
+            objects: call.objects,
             reply_bytes: None,
-            outcome: call.refused.map_or(TraceOutcome::Dropped, |refusal| outcome(refusal.word)),
+            waited_ns: None,
+            took_ns: 0,
+            outcome: call.refused.map_or(Outcome::Dropped, |refusal| outcome(refusal.word)),
             errno: call.refused.map_or(0, |refusal| refusal.errno),
             refusal: String::new(),
         };
@@ -171,11 +119,10 @@ impl Tracer {
             }
             None => {
                 let mut records = self.records.iter_mut().rev();
-                let answered = |record: &&mut TraceRecord| {
-                    record.from.tid == tid && record.reply_bytes.is_some()
-                };
+                let answered =
+                    |record: &&mut Call| record.from.tid == tid && record.reply_bytes.is_some();
                 if let Some(record) = records.find(answered) {
-                    record.outcome = TraceOutcome::Failed;
+                    record.outcome = Outcome::Failed;
                     record.refusal = why.to_owned();
                 }
             }
@@ -187,18 +134,18 @@ impl Tracer {
             TraceEvent::Sent(_) => {}
             TraceEvent::Taken { id, tid } => {
                 let Some(call) = self.followed.get_mut(&id) else { return };
-                call.record.waited = Some(call.begun.elapsed());
+                call.record.waited_ns = Some(nanoseconds(call.begun));
                 if let Some(to) = &mut call.record.to {
                     to.tid = tid;
                 }
-                if call.record.call.oneway {
-                    call.record.outcome = TraceOutcome::Done;
+                if call.record.oneway {
+                    call.record.outcome = Outcome::Done;
                 }
             }
             TraceEvent::Answered { id, bytes } => {
                 let Some(call) = self.followed.get_mut(&id) else { return };
                 call.record.reply_bytes = Some(bytes);
-                call.record.outcome = TraceOutcome::Done;
+                call.record.outcome = Outcome::Done;
             }
             TraceEvent::Failed { id, word } => {
                 let Some(call) = self.followed.get_mut(&id) else { return };
@@ -208,18 +155,22 @@ impl Tracer {
                 let Some(Followed { mut record, begun }) = self.followed.remove(&id) else {
                     return;
                 };
-                record.took = begun.elapsed();
+                record.took_ns = nanoseconds(begun);
                 self.push(record);
             }
         }
     }
 }
 
-fn outcome(word: u32) -> TraceOutcome {
+fn nanoseconds(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn outcome(word: u32) -> Outcome {
     match word {
-        BR_DEAD_REPLY => TraceOutcome::Dead,
-        BR_FROZEN_REPLY => TraceOutcome::Frozen,
-        _ => TraceOutcome::Failed,
+        BR_DEAD_REPLY => Outcome::Dead,
+        BR_FROZEN_REPLY => Outcome::Frozen,
+        _ => Outcome::Failed,
     }
 }
 
@@ -230,7 +181,7 @@ impl Server {
         &mut self,
         from: Option<u64>,
         most: usize,
-        wanted: impl Fn(&TraceRecord) -> bool,
+        wanted: impl Fn(&Call) -> bool,
     ) -> TracePart {
         if self.tracer.is_none() {
             self.driver.start_tracing();
@@ -321,9 +272,9 @@ mod tests {
         assert_eq!(tracer.next(), 0);
         tracer.event(TraceEvent::Over { id: 9 });
         let record = &tracer.records[0];
-        assert_eq!((record.reply_bytes, &record.outcome), (Some(12), &TraceOutcome::Done));
+        assert_eq!((record.reply_bytes, &record.outcome), (Some(12), &Outcome::Done));
         assert_eq!(record.to.as_ref().map(|to| to.tid), Some(33));
-        assert!(record.waited.is_some_and(|waited| waited <= record.took));
+        assert!(record.waited_ns.is_some_and(|waited| waited <= record.took_ns));
         // A call that was sent before the trace began has no record.
         tracer.event(TraceEvent::Over { id: 8 });
         assert_eq!(tracer.next(), 1);
@@ -339,10 +290,8 @@ mod tests {
         tracer.event(TraceEvent::Over { id: 2 });
         let refused = Some(Refusal { word: BR_FROZEN_REPLY, errno: -22 });
         tracer.sent(Sent { refused, ..call(3) }, "binder".into());
-        let outcomes: Vec<_> =
-            tracer.records.iter().map(|r| (r.outcome.clone(), r.errno)).collect();
-        let expected =
-            [(TraceOutcome::Dropped, 0), (TraceOutcome::Dead, 0), (TraceOutcome::Frozen, -22)];
+        let outcomes: Vec<_> = tracer.records.iter().map(|r| (r.outcome, r.errno)).collect();
+        let expected = [(Outcome::Dropped, 0), (Outcome::Dead, 0), (Outcome::Frozen, -22)];
         assert_eq!(outcomes, expected);
     }
 
@@ -358,8 +307,8 @@ mod tests {
         tracer.event(TraceEvent::Over { id: 2 });
         tracer.refused(None, 2, "a full table");
         let reasons: Vec<_> =
-            tracer.records.iter().map(|it| (it.outcome.clone(), it.refusal.as_str())).collect();
-        let failed = |why| (TraceOutcome::Failed, why);
+            tracer.records.iter().map(|it| (it.outcome, it.refusal.as_str())).collect();
+        let failed = |why| (Outcome::Failed, why);
         assert_eq!(reasons, [failed("a filter"), failed("a full table")]);
     }
 
@@ -367,10 +316,10 @@ mod tests {
     fn the_oldest_records_go_first_and_numbers_go_on() {
         let mut tracer = Tracer::new(100);
         for id in 0..KEPT as u32 + 5 {
-            tracer.sent(Sent { oneway: true, ..call(id) }, String::new());
+            tracer.sent(Sent { oneway: true, code: id, ..call(id) }, String::new());
             tracer.event(TraceEvent::Over { id });
         }
         assert_eq!((tracer.first, tracer.records.len()), (105, KEPT));
-        assert_eq!(tracer.records[0].call.id, 5);
+        assert_eq!(tracer.records[0].code, 5);
     }
 }
