@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use machine_memory::Meminfo;
+use headroom_linux::machine_memory::Meminfo;
 
 fn clock_ns(clock: libc::clockid_t) -> Result<u64> {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };

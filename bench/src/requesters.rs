@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use control::Uid;
 use control::oomd::{Outcome, Why};
-use machine_memory::bytes_of;
+use headroom_linux::machine_memory::bytes_of;
 
 use crate::child::{Child, SharedWords, unused_uid};
 use crate::machine;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use e2e::wait;
-use machine_memory::bytes_of;
+use headroom_linux::machine_memory::bytes_of;
 use reclaim::{Progress, Reaper, Reclaim, Victim};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};

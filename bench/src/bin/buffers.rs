@@ -16,7 +16,7 @@ use binder_client::{Client, Options, Payload, Session};
 use clap::Parser;
 use control::binderd::{Reply, Request};
 use e2e::{Bus, Mapping};
-use machine_memory::{Meminfo, bytes_of};
+use headroom_linux::machine_memory::{Meminfo, bytes_of};
 
 const BENCH: &str = "buffers";
 const PAGE: u64 = 4096;

@@ -9,7 +9,7 @@ use bench::oomd::Oomd;
 use bench::results::Row;
 use clap::Parser;
 use control::Uid;
-use machine_memory::bytes_of;
+use headroom_linux::machine_memory::bytes_of;
 
 const BENCH: &str = "daemon";
 /// Time that each daemon is idle.

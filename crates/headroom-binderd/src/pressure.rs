@@ -5,8 +5,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use headroom_linux::clock::Timer;
-use machine_memory::pressure::{Resource, Stall};
-use machine_memory::{Meminfo, PressureTrigger};
+use headroom_linux::machine_memory::pressure::{Resource, Stall};
+use headroom_linux::machine_memory::{Meminfo, PressureTrigger};
 
 const PROC: &str = "/proc";
 /// Tasks that stall on memory for a tenth of the time are noticeable to users; Android's low-memory

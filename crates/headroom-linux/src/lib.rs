@@ -5,12 +5,14 @@
 //! * [`descriptors`]: the table of file descriptors of this process, descriptors that stay open in
 //!   the next executed program, memory that is shared by one, Unix sockets that refuse them;
 //! * [`folders`]: folders with a mode that does not depend on the umask;
+//! * [`machine_memory`]: meminfo, pressure and zram, amounts of memory as text;
 //! * [`mountinfo`]: parses `/proc/<pid>/mountinfo`;
 //! * [`pidfd`]: facts about a process that its pidfd shows;
 //! * [`sched`]: scheduling policy and priority of a thread, by `sched_setattr(2)`.
 
 pub mod clock;
 pub mod descriptors;
+pub mod machine_memory;
 pub mod mountinfo;
 pub mod pidfd;
 pub mod sched;

@@ -5,11 +5,11 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use headroom_linux::machine_memory::pressure::{PressureTrigger, Resource, Stall};
 use headroom_linux::mountinfo;
 use libbpf_rs::MapType;
 use libbpf_rs::btf::types::Composite;
 use libbpf_rs::btf::{Btf, BtfKind, BtfType};
-use machine_memory::pressure::{PressureTrigger, Resource, Stall};
 use rustix::thread::CapabilitySet;
 
 use crate::notifier::Notifier;

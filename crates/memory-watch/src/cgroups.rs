@@ -7,8 +7,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use headroom_linux::machine_memory::ReadError;
 use headroom_linux::mountinfo;
-use machine_memory::ReadError;
 
 /// Maximum number of cgroups below one that are searched for processes.
 const MOST_FOLDERS: usize = 4096;

@@ -17,7 +17,7 @@ pub mod watch;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use machine_memory::ReadError;
+use headroom_linux::machine_memory::ReadError;
 use memory_ledger::AccountId;
 
 pub use capability::{Capability, Probe};

@@ -18,7 +18,7 @@ use crate::watch::{
     Backend, Charge, Charged, Correction, Event, Precision, ProcessSample, Reconciled, SlotLimit,
     UnarmedKills, Usage, Watch,
 };
-use machine_memory::ReadError;
+use headroom_linux::machine_memory::ReadError;
 
 /// Reading one process costs about 7 µs (status), so 1,000 processes take 3.5 % of a CPU
 /// at this interval.

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use machine_memory::value_of;
+use headroom_linux::machine_memory::value_of;
 
 /// Maximum number of a victim's threads that are checked: with very many threads, those that are
 /// held may be missed, and the victim counts as slow.

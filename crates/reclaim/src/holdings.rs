@@ -3,7 +3,7 @@
 use std::fmt;
 use std::fs;
 
-use machine_memory::bytes_of;
+use headroom_linux::machine_memory::bytes_of;
 
 use crate::victim::read_proc;
 

@@ -10,7 +10,7 @@ use anyhow::{Context, ensure};
 use harness::MIB;
 use harness::daemon::Daemon;
 use harness::users::{Uid, map_subordinate};
-use machine_memory::Meminfo;
+use headroom_linux::machine_memory::Meminfo;
 
 use crate::attack::{ATTACKER, RECEIVER, Witness};
 use crate::run::programs;

@@ -10,7 +10,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use machine_memory::bytes_of;
+use headroom_linux::machine_memory::bytes_of;
 
 use crate::memory_group::{Charge, MemoryGroup};
 use crate::users::User;

@@ -43,7 +43,7 @@
 use std::fmt;
 use std::ops::Range;
 
-use machine_memory::size;
+use headroom_linux::machine_memory::size;
 use memory_ledger::{AccountId, CgroupPattern, Count, Ledger, Limit, Requester, Source, Uid};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};

@@ -19,7 +19,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use machine_memory::size;
+use headroom_linux::machine_memory::size;
 use memory_ledger::{Level, Thresholds};
 use toml::Spanned;
 use toml::de::DeValue;

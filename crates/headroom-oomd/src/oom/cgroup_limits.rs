@@ -10,7 +10,7 @@ use std::path::Path;
 
 use control::oomd::{LimitLevel, Trigger};
 use headroom_linux::clock::monotonic_ns;
-use machine_memory::ReadError;
+use headroom_linux::machine_memory::ReadError;
 use memory_ledger::cgroup::{CgroupAccount, Folder, Found, Look, owner_of};
 use memory_ledger::{
     AccountId, CgroupAccounts, CgroupId, CgroupLimit, Choice, Count, NoVictim, Phase, Reading,

@@ -275,7 +275,7 @@ impl OomManager {
         proc: &Path,
         sys: &Path,
         thresholds: Thresholds,
-    ) -> Result<Option<String>, machine_memory::ReadError> {
+    ) -> Result<Option<String>, headroom_linux::machine_memory::ReadError> {
         let lost = self.system_monitor.start(proc, sys, thresholds)?;
         self.executor.rate.set_limit(thresholds.kills);
         Ok(lost)

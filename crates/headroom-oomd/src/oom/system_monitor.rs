@@ -5,7 +5,7 @@ use std::path::Path;
 
 use control::oomd::{Trigger, Why};
 use headroom_linux::clock::monotonic_ns;
-use machine_memory::{MachineReader, Zram};
+use headroom_linux::machine_memory::{MachineReader, Zram};
 use memory_ledger::limit::Bytes;
 use memory_ledger::machine::usable_swap;
 use memory_ledger::process::WINDOW_NS;
@@ -78,7 +78,7 @@ pub(super) struct SystemLook {
 }
 
 impl Source {
-    fn read(&mut self) -> Result<MachineReading, machine_memory::ReadError> {
+    fn read(&mut self) -> Result<MachineReading, headroom_linux::machine_memory::ReadError> {
         let info = self.reader.meminfo()?;
         let at_ns = monotonic_ns();
         self.in_files_bytes = info.shmem.unwrap_or(0) + info.unevictable.unwrap_or(0);
@@ -122,7 +122,7 @@ impl SystemMonitor {
         proc: &Path,
         sys: &Path,
         thresholds: Thresholds,
-    ) -> Result<Option<String>, machine_memory::ReadError> {
+    ) -> Result<Option<String>, headroom_linux::machine_memory::ReadError> {
         let reader = MachineReader::open(proc, sys)?;
         let blind = !reader.knows_stalls() && thresholds.stall_ms > 0;
         let source = Source {

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use headroom_linux::clock::monotonic_ns;
-use machine_memory::Meminfo;
+use headroom_linux::machine_memory::Meminfo;
 use memory_ledger::measurement::READ_MS;
 use memory_ledger::{
     AccountId, ControllerUse, Count, Effort, Measurement, Order, ProcessId, Uid, UsageSource,

@@ -24,7 +24,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use machine_memory::{MachineReader, Meminfo};
+use headroom_linux::machine_memory::{MachineReader, Meminfo};
 use memory_ledger::{Measurement, ProcessId};
 use rustix::event::{EventfdFlags, eventfd};
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::ensure;
 use control::configuration::ConfiguredLimit;
 use control::oomd::{AccountRef, LimitLayer, MemberUsage, PendingLimit, Reply, Request, UserLimit};
-use machine_memory::Meminfo;
+use headroom_linux::machine_memory::Meminfo;
 use serde_json::json;
 use unicode_width::UnicodeWidthStr;
 

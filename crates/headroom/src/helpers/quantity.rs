@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use machine_memory::size::{self, SizeError};
+use headroom_linux::machine_memory::size::{self, SizeError};
 use memory_ledger::limit::Bytes;
 use memory_ledger::limit::NO_LIMIT_BYTES;
 

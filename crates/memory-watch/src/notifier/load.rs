@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Mutex, Once};
 
+use headroom_linux::machine_memory::ReadError;
 use libbpf_rs::{MapCore, MapFlags, Object, ObjectBuilder, OpenObject, PrintLevel, ProgramInput};
-use machine_memory::ReadError;
 use zerocopy::FromBytes;
 
 use super::pins::{self, Pins};

@@ -543,7 +543,8 @@ fn require_initial_pid_namespace() -> Result<(), NotifierError> {
     /// `PROC_PID_INIT_INO`: the initial pid namespace's inode number, the same on every boot.
     const INITIAL: &str = "pid:[4026531836]";
     let path = std::path::Path::new("/proc/self/ns/pid");
-    let namespace = std::fs::read_link(path).map_err(|e| machine_memory::ReadError::io(path, e))?;
+    let namespace = std::fs::read_link(path)
+        .map_err(|e| headroom_linux::machine_memory::ReadError::io(path, e))?;
     if namespace.as_os_str() != INITIAL {
         return Err(NotifierError::Unsupported(
             "we are in a pid namespace of our own, and BPF programs see the initial one".into(),

@@ -1,7 +1,7 @@
 //! What tells a process from others with its name: `cmdline`, `cgroup`, `cwd` of `/proc/<pid>`.
 
+use headroom_linux::machine_memory::ReadError;
 use headroom_linux::pidfd;
-use machine_memory::ReadError;
 use memory_ledger::{Comm, ProcessId};
 
 use super::Proc;

@@ -11,9 +11,9 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+use headroom_linux::machine_memory::ReadError;
 use headroom_linux::mountinfo::{self, Device};
 use headroom_linux::pidfd;
-use machine_memory::ReadError;
 use memory_ledger::Uid;
 use rustix::fs::{AtFlags, CWD, FileType, MemfdFlags, StatxFlags};
 

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::ops::ControlFlow;
 
-use machine_memory::{ReadError, keys_and_values, kib_to_bytes};
+use headroom_linux::machine_memory::{ReadError, keys_and_values, kib_to_bytes};
 
 use super::{FileId, Proc};
 

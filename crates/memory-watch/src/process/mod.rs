@@ -12,7 +12,7 @@ use std::io;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use machine_memory::ReadError;
+use headroom_linux::machine_memory::ReadError;
 
 pub use self::details::{CgroupPaths, Details};
 pub use self::held_files::{FileId, HeldFile, Hold, Storage, TmpfsDevices};

@@ -1,6 +1,6 @@
 //! `status`, `stat`, `statm` and `oom_score_adj` of `/proc/<pid>`: identity, state and sizes.
 
-use machine_memory::{ReadError, keys_and_values, kib_to_bytes};
+use headroom_linux::machine_memory::{ReadError, keys_and_values, kib_to_bytes};
 use memory_ledger::Uid;
 
 use super::{NS_PER_TICK, Proc};

@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use control::oomd::{Status, UserLimit, Why};
-use machine_memory::Meminfo;
-use machine_memory::pressure::Averages;
+use headroom_linux::machine_memory::Meminfo;
+use headroom_linux::machine_memory::pressure::Averages;
 use serde::Serialize;
 
 use super::snapshot::Snapshot;

@@ -6,8 +6,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel, sync_channel}
 use std::time::{Duration, Instant};
 
 use control::oomd::{AccountRef, Reply, Request, Status, UserLimit, Why};
-use machine_memory::Meminfo;
-use machine_memory::pressure::{Pressure, Resource};
+use headroom_linux::machine_memory::Meminfo;
+use headroom_linux::machine_memory::pressure::{Pressure, Resource};
 
 use crate::helpers::client::{call_on, call_oomd, connect, unexpected};
 

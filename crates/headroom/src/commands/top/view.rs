@@ -1,7 +1,7 @@
 //! The state of the screen, and the effect of keys on it.
 
 use control::oomd::{AccountRef, Request, UserLimit};
-use machine_memory::size::SizeError;
+use headroom_linux::machine_memory::size::SizeError;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use super::draw::Look;
@@ -363,7 +363,7 @@ pub mod tests {
 
     use control::Uid;
     use control::oomd::Status;
-    use machine_memory::Meminfo;
+    use headroom_linux::machine_memory::Meminfo;
 
     use super::*;
 

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use machine_memory::Meminfo;
+use headroom_linux::machine_memory::Meminfo;
 use memory_ledger::rules::Pattern;
 use serde::Serialize;
 

@@ -8,7 +8,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::ReadError;
+use super::ReadError;
 
 /// Resource that tasks are stalled on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
