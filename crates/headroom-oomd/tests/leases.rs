@@ -314,7 +314,7 @@ fn a_user_that_floods_the_lease_socket_leaves_time_to_others() {
         });
         answered
     });
-    assert!(answered > 1_000, "no flood: {answered} answers");
+    assert!(answered > 100, "no flood: {answered} answers");
 }
 
 #[test]
