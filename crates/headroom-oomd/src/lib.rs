@@ -18,9 +18,8 @@
 //! * [`victim_details`]: what tells a victim from others with its name;
 //! * [`watchdog`]: detects a stuck event loop;
 //! * [`daemon`]: the event loop;
-//! * [`log`], [`clock`]: utilities.
+//! * [`log`]: utilities.
 
-pub mod clock;
 pub mod config;
 pub mod daemon;
 pub mod history;
