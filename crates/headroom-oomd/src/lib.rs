@@ -18,7 +18,7 @@
 //! * [`victim_details`]: what tells a victim from others with its name;
 //! * [`watchdog`]: detects a stuck event loop;
 //! * [`daemon`]: the event loop;
-//! * [`log`]: utilities.
+//! * [`log`]: log lines that never block the daemon.
 
 pub mod config;
 pub mod daemon;
