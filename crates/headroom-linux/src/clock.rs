@@ -1,11 +1,8 @@
-//! Clocks of `clock_gettime(2)` as numbers, a timer whose expiry an epoll set can wait for, and
-//! deadlines.
+//! Clocks of `clock_gettime(2)` as numbers, and a timer whose expiry an epoll set can wait for.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::mpsc::{SyncSender, TrySendError};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use rustix::time::{
     ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, clock_gettime,
@@ -25,48 +22,6 @@ pub fn now_ns(clock: ClockId) -> u64 {
 /// A time that is not negative, nanoseconds.
 pub fn nanoseconds(time: Timespec) -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
-
-/// Nanoseconds in a millisecond.
-pub const NS_PER_MS: u64 = 1_000_000;
-
-/// Microseconds since the epoch.
-pub fn epoch_micros() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
-}
-
-/// Time left until a deadline on the monotonic clock; zero if it has passed.
-pub fn until(deadline_ns: u64) -> rustix::event::Timespec {
-    let left = deadline_ns.saturating_sub(monotonic_ns());
-    rustix::event::Timespec {
-        tv_sec: (left / 1_000_000_000) as i64,
-        tv_nsec: (left % 1_000_000_000) as i64,
-    }
-}
-
-/// Sends a thread its last messages and waits until it has ended, but no longer than `patience`:
-/// what it writes to may be stuck.
-pub fn end_thread<T>(
-    queue: &SyncSender<T>,
-    last: impl IntoIterator<Item = T>,
-    thread: Option<JoinHandle<()>>,
-    patience: Duration,
-) {
-    const PAUSE: Duration = Duration::from_millis(1);
-    let end = Instant::now() + patience;
-    for mut message in last {
-        while let Err(TrySendError::Full(back)) = queue.try_send(message)
-            && Instant::now() < end
-        {
-            message = back;
-            std::thread::sleep(PAUSE);
-        }
-    }
-    let Some(thread) = thread else { return };
-    while !thread.is_finished() && Instant::now() < end {
-        std::thread::sleep(PAUSE);
-    }
 }
 
 const ZERO: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };

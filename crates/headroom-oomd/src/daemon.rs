@@ -11,6 +11,7 @@ use memory_ledger::AccountId;
 use rustix::event::epoll;
 use rustix::io::Errno;
 
+use crate::clock::until;
 use crate::leases::Leases;
 use crate::limits_file::LimitsFile;
 use crate::oom::control::{of_ref, to_ref};
@@ -18,7 +19,6 @@ use crate::oom::{OomManager, control as oom_control};
 use crate::reload::Reload;
 use crate::requests::Requests;
 use crate::watchdog::Pulse;
-use headroom_linux::clock::until;
 
 /// Values of `epoll_event.data`.
 const KILLER: u64 = 0;

@@ -15,8 +15,8 @@ use std::time::Duration;
 use control::oomd::{AccountKind, Why};
 use headroom_linux::folders;
 
+use crate::clock::end_thread;
 use crate::records::Partitioned;
-use headroom_linux::clock::end_thread;
 
 /// File name in the state directory.
 const NAME: &str = "history";

@@ -18,8 +18,9 @@
 //! * [`victim_details`]: what tells a victim from others with its name;
 //! * [`watchdog`]: detects a stuck event loop;
 //! * [`daemon`]: the event loop;
-//! * [`log`]: log lines that never block the daemon.
+//! * [`log`], [`clock`]: utilities.
 
+pub mod clock;
 pub mod config;
 pub mod daemon;
 pub mod history;

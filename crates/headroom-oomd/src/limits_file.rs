@@ -17,8 +17,8 @@ use headroom_linux::clock::monotonic_ns;
 use headroom_linux::folders::replace_file;
 use headroom_linux::sched::leave_realtime;
 
+use crate::clock::{NS_PER_MS, end_thread};
 use crate::oom::{AfterExit, OomManager, SavedLimit};
-use headroom_linux::clock::{NS_PER_MS, end_thread};
 
 /// Bytes: several times what the largest number of accounts takes. A longer file is not ours.
 const MAX_BYTES: u64 = 16 << 20;

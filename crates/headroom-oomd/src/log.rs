@@ -22,8 +22,8 @@ use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::registry::Registry;
 use tracing_subscriber::util::SubscriberInitExt;
 
+use crate::clock::end_thread;
 use crate::notifications::kill_log::MESSAGE_IDS;
-use headroom_linux::clock::end_thread;
 
 /// Capacity of the queue to the thread, lines.
 const QUEUE: usize = 1024;

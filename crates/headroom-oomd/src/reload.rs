@@ -13,13 +13,13 @@ use headroom_daemon::message::plain;
 use headroom_linux::clock::monotonic_ns;
 use memory_ledger::Uid;
 
+use crate::clock::NS_PER_MS;
 use crate::config::Enforcement;
 use crate::config::notifications::NotificationConfig;
 use crate::config::{Config, ConfigError, Files, Texts};
 use crate::names::Names;
 use crate::oom::reconfigure::{Lowering, reconfigure};
 use crate::oom::{OomManager, Reconfigured};
-use headroom_linux::clock::NS_PER_MS;
 
 /// Shortest pause between two times that the configuration is built with new answers, milliseconds.
 const BUILD_MS: u64 = 100;

@@ -8,11 +8,11 @@ use headroom_linux::clock::monotonic_ns;
 use memory_ledger::{AccountId, Limit, Requester, Source, Uid};
 use owners::{Exhausted, Owner, Quota, QuotaSize};
 
+use crate::clock::NS_PER_MS;
 use crate::config::MAX_GRACE_S;
 use crate::oom::control::{of_ref, to_ref};
 use crate::oom::{OomManager, Reconfigured, control as oom_control};
 use crate::reload::Reload;
-use headroom_linux::clock::NS_PER_MS;
 
 /// How long the reply to a request to run the OOM killer waits for the victims' memory,
 /// milliseconds.

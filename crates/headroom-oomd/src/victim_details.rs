@@ -15,8 +15,8 @@ use memory_ledger::{Process, ProcessId, Uid};
 use memory_watch::process::Details;
 use owners::{Owner, Quota, bounds};
 
+use crate::clock::NS_PER_MS;
 use crate::usage::BoundedReader;
-use headroom_linux::clock::NS_PER_MS;
 
 /// Capacity of the queue; a request beyond it is dropped.
 const QUEUE: usize = 64;

@@ -23,8 +23,8 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::journal::Record;
 use super::{Leases, ORPHAN_MS};
+use crate::clock::NS_PER_MS;
 use crate::oom::OomManager;
-use headroom_linux::clock::NS_PER_MS;
 
 /// Upper bound of what a process can have taken, bytes: no address space is larger.
 const ADDRESS_SPACE_BYTES: u64 = 1 << 57;

@@ -8,8 +8,8 @@ use memory_watch::Precision;
 
 use super::Leases;
 use super::clients::{SharedPage, page_of};
+use crate::clock::NS_PER_MS;
 use crate::oom::OomManager;
-use headroom_linux::clock::NS_PER_MS;
 
 /// Attempts to read an account that changes during the reading; then the highest reading is used.
 const LOOKS: u32 = 3;

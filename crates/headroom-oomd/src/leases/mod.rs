@@ -32,11 +32,11 @@ use owners::Quota;
 use owners::bounds::{LEASE_ACCEPTS, LEASE_CLIENTS, LEASE_TIME};
 use rustix::event::{Timespec, epoll};
 
+use crate::clock::NS_PER_MS;
 use crate::oom::OomManager;
 use crate::oom::control::of_ref;
 use clients::{Client, Remembered};
 use grants::{Demand, Waiting};
-use headroom_linux::clock::NS_PER_MS;
 use journal::Journal;
 
 const PROTOCOL: Protocol = Protocol {

@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 use headroom_linux::clock::monotonic_ns;
 use memory_ledger::Uid;
 
+use crate::clock::NS_PER_MS;
 use directory::{Directory, Query};
-use headroom_linux::clock::NS_PER_MS;
 
 /// Interval of looking up a name again that has an answer, milliseconds: users join groups rarely.
 const REFRESH_MS: u64 = 3_600_000;

@@ -19,8 +19,8 @@ use super::hooks::{Running, Start};
 use super::kill_log::{LogShare, facts, log_decision, log_outcome, log_warning};
 use super::pre_kill_hook::{PreKillHook, PreKillInfo};
 use super::use_ordinary_priority;
+use crate::clock::NS_PER_MS;
 use crate::config::notifications::NotificationConfig;
-use headroom_linux::clock::NS_PER_MS;
 
 /// Capacity of the queue; notifications beyond it are counted and dropped. More than the bound, for
 /// changes of the configuration.

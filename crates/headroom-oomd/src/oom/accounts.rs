@@ -13,9 +13,9 @@ use memory_watch::{
 
 use super::earlier_daemon::Origin;
 use super::preferences::RulePreferences;
+use crate::clock::NS_PER_MS;
 use crate::config::Enforcement;
 use crate::notifications::queue::SoftLimitWarning;
-use headroom_linux::clock::NS_PER_MS;
 
 /// A soft limit counts as cleared below 15/16 of it. The notifier uses the same fraction, and
 /// reports the next crossing only after the account was below it.

@@ -12,8 +12,8 @@ use memory_watch::NotifierError;
 
 use super::scan_timer::CALM_SCAN_SHARE;
 use super::shared_state::SharedState;
+use crate::clock::NS_PER_MS;
 use crate::names::GroupMembers;
-use headroom_linux::clock::NS_PER_MS;
 
 /// Interval of checking for new users, milliseconds. A check of a thousand processes takes 0.2 ms;
 /// with very many processes the interval is longer, as for calm scans.

@@ -14,7 +14,7 @@ use memory_watch::{Inherited, SlotLimit};
 use serde::{Deserialize, Serialize};
 
 use super::manager::OomManager;
-use headroom_linux::clock::epoch_micros;
+use crate::clock::epoch_micros;
 
 /// The limit in force is the user's own, lower than that of the base.
 const OWN: u64 = 1;

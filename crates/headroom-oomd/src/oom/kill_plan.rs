@@ -5,8 +5,8 @@ use headroom_linux::clock::monotonic_ns;
 use memory_ledger::{Account, AccountId, CgroupId, ChargedAccount, Choice, NoVictim, Process};
 use reclaim::{Holdings, Identity, OpenError, Victim};
 
+use crate::clock::epoch_micros;
 use crate::oom::control::to_ref;
-use headroom_linux::clock::epoch_micros;
 
 /// The action that an account requires.
 #[expect(clippy::large_enum_variant, reason = "boxing would allocate on the way to a kill")]

@@ -2,7 +2,7 @@
 
 use headroom_linux::clock::monotonic_ns;
 
-use headroom_linux::clock::NS_PER_MS;
+use crate::clock::NS_PER_MS;
 
 /// Interval of scans while an account is above its soft limit, milliseconds: the interval of the
 /// published timer.

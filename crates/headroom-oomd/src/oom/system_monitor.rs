@@ -18,7 +18,7 @@ use super::kill_plan::{
     Decision, KillPlan, Method, PinnedVictim, Purpose, Unarmed, no_kill_record,
 };
 use super::shared_state::SharedState;
-use headroom_linux::clock::NS_PER_MS;
+use crate::clock::NS_PER_MS;
 
 /// Interval of reading zram's compression ratio, and the stall time while memory is plenty,
 /// milliseconds.

@@ -13,10 +13,10 @@ use memory_watch::{Backend, Correction, ProcessSample, SpaceState, UnlistedSpace
 use super::accounts::{Accounts, Size, size_by};
 use super::scan_timer::CALM_SCAN_SHARE;
 use super::shared_state::ProcessSnapshot;
+use crate::clock::NS_PER_MS;
 use crate::usage::{
     FileSearchMode, GROWTH_BYTES, Held, Holder, Measured, Member, Request, Unlisted, UsageWorker,
 };
-use headroom_linux::clock::NS_PER_MS;
 
 /// Maximum number of measurements started per iteration of the event loop; others follow in the
 /// next one.

@@ -19,7 +19,7 @@ use super::bound::{Bound, MappedFiles, MemoryParts};
 use super::bounded::{Answer, BATCH, BoundedReader, Question, thread_cpu_ns};
 use super::open_files::{Holder, held_bytes};
 use super::slice::{self, ChargeDifference, Controller, SliceQuery};
-use headroom_linux::clock::NS_PER_MS;
+use crate::clock::NS_PER_MS;
 
 /// Maximum number of file descriptors and mapped files examined per measurement, of all processes
 /// of the account together: about 4 µs each.

@@ -16,7 +16,7 @@ use memory_watch::process::Proc;
 use owners::Owner;
 
 use super::bounded::{Answer, BoundedReader, Question};
-use headroom_linux::clock::NS_PER_MS;
+use crate::clock::NS_PER_MS;
 
 /// How long a slice is not read after a read that timed out, milliseconds: a slow slice may occupy
 /// a reader once in a while.

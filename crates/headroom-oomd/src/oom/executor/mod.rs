@@ -24,10 +24,10 @@ use self::stopping::{ForkBomb, KilledMember, Kin, ROUNDS, SharedMemory};
 use super::accounts::Accounts;
 use super::kill_plan::{CgroupScope, KillPlan, Method, Purpose, kill_record, open};
 use super::shared_state::SharedState;
+use crate::clock::NS_PER_MS;
 use crate::notifications::pre_kill_hook::PreKillInfo;
 use crate::records::Records;
 use crate::victim_details::VictimDetails;
-use headroom_linux::clock::NS_PER_MS;
 
 /// Number of further victims of one kill from which on all are stopped before they are killed.
 const STOPPED_FIRST: usize = 16;

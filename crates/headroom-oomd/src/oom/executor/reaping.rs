@@ -10,7 +10,7 @@ use memory_ledger::{InFlightKill, KillToken, KillsInFlight, Settled};
 use reclaim::{KillError, Mrelease, Progress, Reaper, Reclaim, Victim};
 use rustix::event::{Timespec, epoll};
 
-use headroom_linux::clock::NS_PER_MS;
+use crate::clock::NS_PER_MS;
 
 /// Victims whose exit is noted in one step; the others' fds stay readable.
 const EXITS: usize = 64;
