@@ -30,6 +30,8 @@ fn text(path: &Path) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use bench::results::Key;
+
     use super::*;
 
     fn file(folder: &Path, name: &str, text: &str) -> PathBuf {
@@ -79,5 +81,31 @@ mod tests {
     fn a_missing_file_is_named() {
         let error = read(&["/nonexistent/x.jsonl".into()], &[]).expect_err("an error");
         assert!(format!("{error:#}").contains("/nonexistent/x.jsonl"));
+    }
+
+    #[test]
+    fn the_published_figures_are_those_that_were_printed() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../bench/reference/published.jsonl");
+        let all = read(&[path], &[]).unwrap();
+        let value = |bench, case, subject, metric| {
+            let key = Key { bench, case, subject, metric };
+            let found = all.iter().find(|it| it.key() == key);
+            found.unwrap_or_else(|| panic!("no {key:?}")).value
+        };
+        let walk = "published tree walk";
+        assert_eq!(value("handles", "0-10000", walk, "rtt_us_mean"), 176.88);
+        assert_eq!(value("handles", "0-100000", walk, "last_over_first"), 13.173);
+        assert_eq!(value("sendvec", "64 KiB idle", "published kcalloc", "echo_us_mean"), 326.499);
+        assert_eq!(
+            value("sendvec", "64 KiB idle", "published second series", "echo_us_mean"),
+            330.324
+        );
+        assert_eq!(value("contention", "fifo-1", "published mutex", "max_us"), 248_817.0);
+        assert_eq!(value("contention", "nice -20", "published spinlock", "max_over_min"), 389.632);
+        let default = "big core, schedutil default";
+        assert_eq!(value("reclaim", default, "published expedited", "mb_per_s_high"), 16_386.0);
+        assert_eq!(value("reclaim", default, "published own exit", "mb_per_s"), 7282.0);
+        let worst = |subject| value("reclaim", "worst of all", subject, "mb_per_s");
+        assert_eq!([worst("published own exit"), worst("published expedited")], [856.0, 3236.0]);
     }
 }
