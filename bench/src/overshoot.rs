@@ -4,12 +4,12 @@
 //! limit was exceeded are measured independently of the daemon.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use control::Uid;
 use control::oomd::{KilledBy, Outcome, Why};
-use headroom_linux::clock::monotonic_ns;
+use headroom_linux::clock::{epoch_micros, monotonic_ns};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
 use crate::child::{Child, SharedWords, unused_uid};
@@ -206,7 +206,7 @@ fn evaluate(board: &Board, children: &[Child], why: &Why, victims: usize) -> Res
     anyhow::ensure!(known, "another process was killed: {why:?}");
     let signal_us = why.decide_micros.unwrap_or_default();
     // The record has the time of the signal on the realtime clock, the board on the monotonic one.
-    let offset_us = epoch_us() as i64 - (monotonic_ns() / 1000) as i64;
+    let offset_us = epoch_micros() as i64 - (monotonic_ns() / 1000) as i64;
     let broken_ns = (why.at_micros as i64 - offset_us - signal_us as i64) as u64 * 1000;
     let mut touched: Vec<u64> = (0..children.len())
         .flat_map(|child| board.of(child).iter().skip(1))
@@ -230,9 +230,4 @@ fn evaluate(board: &Board, children: &[Child], why: &Why, victims: usize) -> Res
         },
         by_kernel: why.killer == Some(KilledBy::Kernel),
     })
-}
-
-fn epoch_us() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }

@@ -209,7 +209,8 @@ pub enum Outcome {
     Frozen,
     /// It failed.
     Failed,
-    /// No thread received it.
+    /// No thread received it: a one-way call to a process that has exited or one that was replaced
+    /// by a newer call, or a call whose caller has exited.
     Dropped,
 }
 

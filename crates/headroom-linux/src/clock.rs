@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::time::{
     ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, clock_gettime,
@@ -17,6 +17,12 @@ pub fn monotonic_ns() -> u64 {
 /// The value of a clock, nanoseconds.
 pub fn now_ns(clock: ClockId) -> u64 {
     nanoseconds(clock_gettime(clock))
+}
+
+/// Microseconds since 1970, by the wall clock.
+pub fn epoch_micros() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// A time that is not negative, nanoseconds.

@@ -1,20 +1,14 @@
-//! Deadlines on the monotonic clock, and the wall clock.
+//! Deadlines on the monotonic clock.
 
 use std::sync::mpsc::{SyncSender, TrySendError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use headroom_linux::clock::monotonic_ns;
 use rustix::event::Timespec;
 
 /// Nanoseconds in a millisecond.
 pub const NS_PER_MS: u64 = 1_000_000;
-
-/// Microseconds since the epoch.
-pub fn epoch_micros() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
-}
 
 /// Time left until a deadline on the monotonic clock; zero if it has passed.
 pub fn until(deadline_ns: u64) -> Timespec {

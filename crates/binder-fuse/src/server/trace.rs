@@ -4,11 +4,12 @@
 //! loses the oldest records and gets the number of lost ones.
 
 use std::collections::{HashMap, VecDeque};
-use std::time::{Duration, Instant, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use binder_driver::{ProcessId, Sent, TraceEvent};
 use binder_uapi::returns::{BR_DEAD_REPLY, BR_FROZEN_REPLY};
 use control::binderd::{Call, CallEnd, Outcome};
+use headroom_linux::clock::epoch_micros;
 
 use super::Server;
 
@@ -81,10 +82,9 @@ impl Tracer {
     }
 
     fn sent(&mut self, call: Sent, device: String) {
-        let sent = UNIX_EPOCH.elapsed().unwrap_or_default();
         let to = (call.to_pid != 0).then(|| self.end(call.to_pid, 0));
         let record = Call {
-            sent_us: u64::try_from(sent.as_micros()).unwrap_or(u64::MAX),
+            sent_us: epoch_micros(),
             device,
             oneway: call.oneway,
             from: self.end(call.from_pid, call.from_tid),

@@ -6,7 +6,7 @@
 //! memos are those of the [file of limits](crate::limits_file).
 
 use control::oomd::{Candidate, Outcome, Why};
-use headroom_linux::clock::monotonic_ns;
+use headroom_linux::clock::{epoch_micros, monotonic_ns};
 use memory_ledger::{
     AccountId, Count, Groups, Limit, LimitError, LimitLayers, Process, Requester, Source,
 };
@@ -14,7 +14,6 @@ use memory_watch::{Inherited, SlotLimit};
 use serde::{Deserialize, Serialize};
 
 use super::manager::OomManager;
-use crate::clock::epoch_micros;
 
 /// The limit in force is the user's own, lower than that of the base.
 const OWN: u64 = 1;

@@ -1,11 +1,10 @@
 //! A kill that a detector decided on and the executor carries out, and its record.
 
 use control::oomd::{Candidate, Explanation, KilledBy, Outcome, Trigger, Why};
-use headroom_linux::clock::monotonic_ns;
+use headroom_linux::clock::{epoch_micros, monotonic_ns};
 use memory_ledger::{Account, AccountId, CgroupId, ChargedAccount, Choice, NoVictim, Process};
 use reclaim::{Holdings, Identity, OpenError, Victim};
 
-use crate::clock::epoch_micros;
 use crate::oom::control::to_ref;
 
 /// The action that an account requires.
