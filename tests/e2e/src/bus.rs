@@ -311,11 +311,12 @@ impl Bus {
 
     /// As [`guardian`](Self::guardian), without a wait.
     pub fn guardian_now(&self) -> Option<u32> {
+        // Of all processes: another file could wait for an `execve` of one of them.
         let is_guardian = |pid: &u32| {
-            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-            let name = stat.contains("(binder-guardian)");
-            name && stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(1))
-                == Some(&self.pid().to_string())
+            let status = wait::status(*pid).unwrap_or_default();
+            let parent = wait::field(&status, "PPid:");
+            wait::field(&status, "Name:") == Some("binder-guardian")
+                && parent == Some(self.pid().to_string().as_str())
         };
         let entries = fs::read_dir("/proc").ok()?.flatten();
         let mut pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());

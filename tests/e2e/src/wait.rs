@@ -23,11 +23,19 @@ pub fn until<T>(patience: Duration, mut done: impl FnMut() -> Option<T>) -> Opti
     }
 }
 
+/// `/proc/PID/status` of a process or thread: `stat` waits for an `execve`. `None`: it was reaped.
+pub fn status(tid: u32) -> Option<String> {
+    fs::read_to_string(format!("/proc/{tid}/status")).ok()
+}
+
+/// The value of a field of a [`status`].
+pub fn field<'s>(status: &'s str, name: &str) -> Option<&'s str> {
+    status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
+}
+
 /// The state letter of a process or thread (`S`, `D`, `T`, `Z`...); `None` if it has been reaped.
 pub fn state(tid: u32) -> Option<char> {
-    let stat = fs::read_to_string(format!("/proc/{tid}/stat")).ok()?;
-    // The name may contain any characters, so the fields start behind its last parenthesis.
-    stat.rsplit_once(") ")?.1.chars().next()
+    field(&status(tid)?, "State:")?.chars().next()
 }
 
 /// Number of descriptors that a process has open; 0 if it has exited.

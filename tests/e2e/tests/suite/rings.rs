@@ -415,9 +415,7 @@ fn a_ring_that_is_left_in_any_state_harms_nobody() {
                 let mut peer = Peer::start_on(bus, program, "binder", &["ring", state, end]);
                 peer.expect("ready");
                 if end == "stops" {
-                    let stat = format!("/proc/{}/stat", peer.pid());
-                    let is_stopped =
-                        || std::fs::read_to_string(&stat).unwrap().contains(") T ").then_some(());
+                    let is_stopped = || (wait::state(peer.pid()) == Some('T')).then_some(());
                     assert!(wait::until(wait::PATIENCE, is_stopped).is_some());
                     assert!(bus.status().unwrap().rings > 0, "{state}");
                 }

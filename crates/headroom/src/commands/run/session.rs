@@ -440,18 +440,18 @@ fn processes() -> Vec<Process> {
     let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
     let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     pids.filter_map(|pid: u32| {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        parent(&stat).map(|parent| Process { pid, parent })
+        // Not `stat`: it waits for an `execve`, which any user can delay without end.
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        parent(&status).map(|parent| Process { pid, parent })
     })
     .collect()
 }
 
-/// The parent, out of a stat file; `None` for a zombie. The name may hold anything, so the fields
-/// are counted from its last parenthesis.
-fn parent(stat: &str) -> Option<u32> {
-    let mut fields = stat.rsplit_once(") ")?.1.split(' ');
-    let state = fields.next()?;
-    if matches!(state, "Z" | "X") { None } else { fields.next()?.parse().ok() }
+/// The parent, out of a status file; `None` for a zombie. No name breaks a line: the kernel escapes
+/// it.
+fn parent(status: &str) -> Option<u32> {
+    let field = |name| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    if field("State:")?.starts_with(['Z', 'X']) { None } else { field("PPid:")?.parse().ok() }
 }
 
 #[cfg(test)]
@@ -459,9 +459,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_with_parentheses_hides_no_parent() {
-        assert_eq!(parent("12 (a) R 1) S 7 12 12 0"), Some(7));
-        assert_eq!(parent("12 (gone) Z 7 12 12 0"), None);
+    fn a_zombie_and_garbage_have_no_parent() {
+        let status = |state| format!("Name:\tPPid:\\nPPid:\t3\nState:\t{state}\nPPid:\t7\n");
+        assert_eq!(parent(&status("S (sleeping)")), Some(7));
+        assert_eq!(parent(&status("Z (zombie)")), None);
         assert_eq!(parent("garbage"), None);
     }
 
