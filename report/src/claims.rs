@@ -9,7 +9,7 @@ use crate::figures::{Clock, Figures, View};
 use crate::metric;
 use crate::number;
 use crate::pivot;
-use crate::tables::{Claim, TABLES};
+use crate::tables::{Claim, KnownMiss, LastFigure, TABLES};
 
 /// Result of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +18,8 @@ enum Verdict {
     /// The anchor is inside of our figure's interval.
     WithinError,
     Missed,
+    /// Missed, as [`TABLES`] says.
+    KnownMiss,
     NotMeasured,
 }
 
@@ -27,6 +29,7 @@ impl Verdict {
             Self::Met => "met",
             Self::WithinError => "within error",
             Self::Missed => "missed",
+            Self::KnownMiss => "known miss",
             Self::NotMeasured => "not measured",
         }
     }
@@ -57,11 +60,26 @@ impl Comparison {
 impl Claim {
     /// The comparison of the worst case; `None` if nothing was measured.
     fn worst(&self, figures: &Figures) -> Option<Comparison> {
-        let clocks = figures.clocks(&self.bench);
-        let views =
-            clocks.into_iter().flat_map(|clock| figures.view(&self.bench, clock).by_kernel());
-        let all = views.flat_map(|view| self.comparisons(&view));
-        all.max_by(|a, b| a.badness(self).total_cmp(&b.badness(self)))
+        self.all(figures).max_by(|a, b| a.badness(self).total_cmp(&b.badness(self)))
+    }
+
+    fn all<'a>(&'a self, figures: &'a Figures) -> impl Iterator<Item = Comparison> + 'a {
+        let clocks = figures.clocks(&self.bench).into_iter();
+        let views = clocks.flat_map(|clock| figures.view(&self.bench, clock).by_kernel());
+        views.flat_map(|view| self.comparisons(&view))
+    }
+
+    /// How much worse than the last figure in its place this one is, beyond the spread.
+    fn worse_than_last(&self, now: &Comparison, last: &[LastFigure]) -> Option<String> {
+        let is_same = |last: &&LastFigure| last.claim == self.text && last.place == now.place;
+        let last = last.iter().find(is_same)?;
+        let is_lower_better = self.at_least.is_none();
+        let (value, unit) = (now.ours.value, &now.ours.unit);
+        let worse_by = if is_lower_better { value - last.value } else { last.value - value };
+        (worse_by > last.spread).then(|| {
+            let [value, before, spread] = [value, last.value, last.spread].map(|v| shown(v, unit));
+            format!("{} in {}: {value} after {before} ± {spread}", self.text, now.place)
+        })
     }
 
     fn comparisons(&self, view: &View) -> Vec<Comparison> {
@@ -152,9 +170,39 @@ fn rows(figures: &Figures) -> Vec<Row> {
         let unit = &worst.ours.unit;
         let anchor = format!("{bound} {} ({})", shown(worst.anchor, unit), worst.anchor_name);
         let ours = shown(worst.ours.value, unit);
-        Row { claim, anchor, ours, place: worst.place, verdict: worst.verdict }
+        let verdict = match worst.verdict {
+            Verdict::Missed if known_miss(claim).is_some() => Verdict::KnownMiss,
+            verdict => verdict,
+        };
+        Row { claim, anchor, ours, place: worst.place, verdict }
     };
     TABLES.claims.iter().map(row).collect()
+}
+
+fn known_miss(claim: &Claim) -> Option<&'static KnownMiss> {
+    TABLES.known_misses.iter().find(|known| known.claim == claim.text)
+}
+
+/// Fails if a claim is missed that is not known to be, or a figure is worse than the last one: it
+/// names each.
+pub fn check(figures: &Figures) -> Result<(), String> {
+    let missed = rows(figures).into_iter().filter(|row| row.verdict == Verdict::Missed);
+    let missed = missed.map(|Row { claim, anchor, ours, place, .. }| {
+        format!("missed: {} in {place}: {ours}, {anchor}", claim.text)
+    });
+    let worse = TABLES.claims.iter().flat_map(|claim| {
+        let worse = |now: Comparison| claim.worse_than_last(&now, &TABLES.last_figures);
+        claim.all(figures).filter_map(worse).map(|line| format!("worse: {line}"))
+    });
+    let lines: Vec<String> = missed.chain(worse).collect();
+    if lines.is_empty() {
+        return Ok(());
+    }
+    let list = lines.join("\n  ");
+    Err(format!(
+        "mend these, or give the reason as [[known-miss]], the figure as [[last-figure]] in \
+         report/src/tables.toml:\n  {list}"
+    ))
 }
 
 /// The anchor of a claim without a measurement.
@@ -201,7 +249,13 @@ pub fn render(figures: &Figures) -> Markup {
                         td { (row.anchor) }
                         td.ours { (row.ours) }
                         td { (row.place) }
-                        td.wrong[row.verdict == Verdict::Missed] { (row.verdict.text()) }
+                        @let known = known_miss(row.claim).filter(|_| row.verdict == Verdict::KnownMiss);
+                        td.wrong[matches!(row.verdict, Verdict::Missed | Verdict::KnownMiss)] {
+                            (row.verdict.text())
+                            @if let Some(known) = known {
+                                " since " (known.since) ": " (known.reason)
+                            }
+                        }
                     }
                 } }
             } }
@@ -211,6 +265,8 @@ pub fn render(figures: &Figures) -> Markup {
 
 #[cfg(test)]
 mod tests {
+    use std::slice;
+
     use bench::results::Key;
 
     use super::*;
@@ -244,6 +300,69 @@ mod tests {
                 claim.text
             );
             assert_ne!(metric::label(&claim.metric), claim.metric);
+        }
+    }
+
+    #[test]
+    fn each_known_miss_is_a_claim_once() {
+        for known in &TABLES.known_misses {
+            let claims = TABLES.claims.iter().filter(|claim| claim.text == known.claim).count();
+            let same = TABLES.known_misses.iter().filter(|other| other.claim == known.claim);
+            assert_eq!((claims, same.count()), (1, 1), "{}", known.claim);
+            assert_eq!(known.since.len(), "2026-01-01".len(), "{}", known.claim);
+            assert!(!known.reason.is_empty(), "{}", known.claim);
+        }
+    }
+
+    #[test]
+    fn an_unknown_miss_fails_by_name_and_a_known_one_does_not() {
+        let of = |claim: &Claim, value| {
+            let key = Key {
+                bench: &claim.bench,
+                case: claim.case.as_deref().unwrap_or("any"),
+                subject: claim.subject.as_deref().unwrap_or("headroom"),
+                metric: &claim.metric,
+            };
+            Figures::new(vec![Figure::of(Measurement::new(key, value, "pages", 3))])
+        };
+        let bounded = || TABLES.claims.iter().filter(|claim| claim.at_most.is_some());
+        let unknown = bounded().find(|claim| known_miss(claim).is_none()).expect("such a claim");
+        let message = check(&of(unknown, 1e9)).expect_err("a miss");
+        assert!(message.contains(&unknown.text), "{message}");
+        assert_eq!(check(&of(unknown, 0.0)), Ok(()));
+        for known in bounded().filter(|claim| known_miss(claim).is_some()) {
+            assert_eq!(check(&of(known, 1e9)), Ok(()), "{}", known.text);
+        }
+    }
+
+    #[test]
+    fn a_figure_that_is_worse_than_the_last_by_more_than_its_spread_is_named() {
+        let claim = Claim { text: "Pages".into(), at_most: Some(10.0), ..claim() };
+        let last =
+            LastFigure { claim: claim.text.clone(), place: "leak".into(), value: 2.0, spread: 1.0 };
+        let worse = |claim: &Claim, case, value| {
+            let figures = Figures::new(vec![figure(case, "headroom", "m", value)]);
+            let worse = claim
+                .all(&figures)
+                .find_map(|now| claim.worse_than_last(&now, slice::from_ref(&last)));
+            worse
+        };
+        assert_eq!(worse(&claim, "leak", 3.0), None);
+        let line = worse(&claim, "leak", 3.1).expect("worse");
+        assert!(line.contains("Pages in leak"), "{line}");
+        assert_eq!(worse(&claim, "herd", 9.0), None, "of another place");
+        let rate = Claim { at_most: None, at_least: Some(1.0), ..claim };
+        assert_eq!(worse(&rate, "leak", 1.0), None);
+        assert!(worse(&rate, "leak", 0.9).is_some());
+    }
+
+    #[test]
+    fn each_last_figure_is_of_a_claim_and_once_in_its_place() {
+        for last in &TABLES.last_figures {
+            let claims = TABLES.claims.iter().filter(|claim| claim.text == last.claim).count();
+            let same = |other: &&LastFigure| other.claim == last.claim && other.place == last.place;
+            let same = TABLES.last_figures.iter().filter(same).count();
+            assert_eq!((claims, same), (1, 1), "{} in {}", last.claim, last.place);
         }
     }
 

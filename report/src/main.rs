@@ -11,7 +11,7 @@ use report::figures::{Figure, Figures};
 use report::{claims, header, inputs, page};
 
 /// Writes a static page of results, with the published figures beside ours; prints the claims on
-/// stdout.
+/// stdout. Fails if one of them is missed that is not known to be.
 #[derive(Parser)]
 struct Arguments {
     /// Raw results, one JSON object a line; may be given several times. Of a figure measured twice
@@ -52,7 +52,7 @@ fn main() -> Result<()> {
     write_merged(&arguments, &measured)?;
     print!("{}", claims::text(&figures));
     eprintln!("report: {}", file.display());
-    Ok(())
+    claims::check(&figures).map_err(anyhow::Error::msg)
 }
 
 /// Writes all measurements as one file, unless that is the input file.

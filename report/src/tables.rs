@@ -18,6 +18,12 @@ pub struct Tables {
     /// The claims of the project, in their order.
     #[serde(rename = "claim")]
     pub claims: Vec<Claim>,
+    /// The claims that may be missed.
+    #[serde(default, rename = "known-miss")]
+    pub known_misses: Vec<KnownMiss>,
+    /// What was measured last.
+    #[serde(default, rename = "last-figure")]
+    pub last_figures: Vec<LastFigure>,
     /// The known benchmarks, in their order.
     #[serde(rename = "section")]
     pub sections: Vec<Section>,
@@ -29,6 +35,32 @@ pub struct Tables {
     pub bands: Vec<Band>,
     /// The known metrics.
     pub metrics: Metrics,
+}
+
+/// A claim whose miss does not fail the report.
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KnownMiss {
+    /// The claim's text.
+    pub claim: String,
+    /// The day since when it is known, as YYYY-MM-DD.
+    pub since: String,
+    /// Why it is missed.
+    pub reason: String,
+}
+
+/// A figure of a claim in one place, which the next one may not be worse than.
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LastFigure {
+    /// The claim's text.
+    pub claim: String,
+    /// Case, kernel and clock, as the report prints them.
+    pub place: String,
+    /// The figure, in the metric's unit.
+    pub value: f64,
+    /// How much it differs from run to run, in the same unit.
+    pub spread: f64,
 }
 
 /// A claim about one metric. It must hold in every measured case, on every kernel and clock.
