@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::herd::{BOMB_BIRTHS, births_of};
 use crate::process::{AddressSpaceId, Process};
 
 /// The families of a list of processes.
@@ -128,11 +129,129 @@ pub fn sharers_of(members: &[Process], processes: &[Process]) -> Vec<Process> {
     processes.iter().filter(uses).copied().collect()
 }
 
+/// Divides what copies and their parents have in common among these processes of one account, up to
+/// `common_bytes` in all. What a new copy has got from its parent is no growth of it: the parent of
+/// a pool of workers may grow, and each of its forks would appear to have taken all of its memory a
+/// moment ago.
+///
+/// A fork bomb, whose members have little more than what they share, stays as it is.
+pub fn divide_copies(common_bytes: u64, own: &mut [Process]) {
+    if common_bytes == 0 || own.iter().map(births_of).sum::<usize>() >= BOMB_BIRTHS {
+        return;
+    }
+    let mut by_pid: Vec<usize> = (0..own.len()).collect();
+    by_pid.sort_unstable_by_key(|at| own[*at].id.pid);
+    let mut copies = Families { link: (0..own.len()).collect() };
+    let mut inherited = vec![0; own.len()];
+    let mut common = vec![0; own.len()];
+    // Brothers are next to each other, most often.
+    let mut last = (0, None);
+    for (at, process) in own.iter().enumerate().filter(|(_, process)| process.is_copy) {
+        if last.0 != process.parent_pid {
+            let found = by_pid.binary_search_by_key(&process.parent_pid, |it| own[*it].id.pid);
+            last = (process.parent_pid, found.ok().map(|found| by_pid[found]));
+        }
+        let Some(parent) = last.1 else { continue };
+        let bytes = process.charged_bytes().min(own[parent].charged_bytes());
+        inherited[at] = bytes;
+        for member in [at, parent] {
+            common[member] = bytes.max(common[member]);
+        }
+        copies.join(at, parent);
+    }
+    let mut members = vec![0; own.len()];
+    (0..own.len()).for_each(|at| members[copies.family(at)] += 1);
+    for (at, bytes) in common.iter_mut().enumerate().filter(|(_, bytes)| **bytes > 0) {
+        let count: u64 = members[copies.family(at)];
+        *bytes = *bytes / count * (count - 1);
+    }
+    let sum = common.iter().copied().fold(0, u64::saturating_add);
+    let is_known = sum <= common_bytes;
+    let known = |bytes: u64| {
+        if is_known {
+            return bytes;
+        }
+        (u128::from(bytes) * u128::from(common_bytes) / u128::from(sum)) as u64
+    };
+    for (at, process) in own.iter_mut().enumerate() {
+        process.shared_bytes = process.shared_bytes.max(known(common[at]));
+        if process.newborn {
+            process.grown_bytes = process.grown_bytes.saturating_sub(known(inherited[at]));
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::account::{AccountId, Uid};
     use crate::process::ProcessId;
+
+    const MIB: u64 = 1 << 20;
+
+    /// A parent of 300 MiB with eight copies, of which the last two are new.
+    fn pool() -> Vec<Process> {
+        let parent = Process { rss_bytes: 300 * MIB, ..process(100, 1, 100) };
+        let worker = |n: u32| {
+            let new = if n > 6 { 290 * MIB } else { 0 };
+            Process {
+                rss_bytes: 290 * MIB,
+                is_copy: true,
+                newborn: new > 0,
+                grown_bytes: new,
+                ..process(100 + n, 100, 100)
+            }
+        };
+        std::iter::once(parent).chain((1..=8).map(worker)).collect()
+    }
+
+    fn divided(common_mib: u64, processes: &[Process]) -> Vec<(u64, u64)> {
+        let mut divided = processes.to_vec();
+        divide_copies(common_mib * MIB, &mut divided);
+        divided.iter().map(|it| (it.own_bytes() / MIB, it.grown_bytes / MIB)).collect()
+    }
+
+    #[test]
+    fn what_copies_share_counts_once_and_is_no_growth() {
+        let own = divided(4000, &pool());
+        assert_eq!(own[0], (42, 0), "the parent has 10 MiB alone");
+        assert!(own[1..].iter().all(|it| *it == (32, 0)), "{own:?}");
+        let sum: u64 = own.iter().map(|it| it.0).sum();
+        assert!((290..=300).contains(&sum), "{sum}");
+    }
+
+    #[test]
+    fn what_is_known_not_to_be_shared_counts_in_full() {
+        let sizes = |pool: &[Process]| -> Vec<(u64, u64)> {
+            pool.iter().map(|it| (it.own_bytes() / MIB, it.grown_bytes / MIB)).collect()
+        };
+        assert_eq!(divided(0, &pool()), sizes(&pool()));
+        let half = divided(1160, &pool());
+        assert!(half[1..].iter().all(|it| it.0 == 161), "{half:?}");
+        assert_eq!((half[1].1, half[8].1), (0, 144));
+        let other = pool().into_iter().map(|it| Process { is_copy: false, ..it });
+        let other: Vec<Process> = other.collect();
+        assert_eq!(divided(4000, &other), sizes(&other), "each has executed a program");
+    }
+
+    #[test]
+    fn a_fork_bomb_is_not_divided() {
+        let mut bomb = pool();
+        for n in 9..30 {
+            bomb.push(Process { newborn: true, ..process(100 + n, 100, 100) });
+        }
+        assert_eq!(divided(4000, &bomb)[1], (290, 0));
+        assert_eq!(divided(4000, &bomb)[8], (290, 290));
+    }
+
+    #[test]
+    fn parents_that_are_each_others_children_end_the_search() {
+        let mut circle = [process(10, 11, 1), process(11, 10, 1)];
+        for process in &mut circle {
+            (process.is_copy, process.rss_bytes) = (true, 100 * MIB);
+        }
+        assert_eq!(divided(1000, &circle), [(50, 0), (50, 0)]);
+    }
 
     fn process(pid: u32, parent_pid: u32, group: u32) -> Process {
         let id = ProcessId { pid, start_time: 1 };

@@ -99,7 +99,7 @@ pub fn takes_part(process: &Process) -> bool {
 }
 
 /// Number of births that count for the process: its own, and those of killed newborns.
-fn births_of(process: &Process) -> usize {
+pub(crate) fn births_of(process: &Process) -> usize {
     usize::from(process.newborn) + process.killed_newborns as usize
 }
 

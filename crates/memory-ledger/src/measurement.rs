@@ -89,6 +89,11 @@ impl Sum {
         self.summed_bytes.saturating_add_signed(self.correction_bytes)
     }
 
+    /// Part of `summed_bytes` that counts more than once, as far as is known, or that may.
+    pub fn common_bytes(&self) -> u64 {
+        self.correction_bytes.min(0).unsigned_abs().saturating_add(self.unconfirmed_bytes)
+    }
+
     /// Whether it is at the soft limit, with or without the correction.
     fn is_near(&self, limit: Limit) -> bool {
         self.used_bytes().max(self.summed_bytes) >= limit.soft_bytes()

@@ -104,6 +104,8 @@ pub struct Process {
     pub group: u32,
     /// It leads a session: a login shell, a service's first process, a desktop.
     pub session_leader: bool,
+    /// It has executed no program since its fork: what it has may be its parent's as well.
+    pub is_copy: bool,
     /// OOM score adjustment that its owner has set, -1000 (never) to 1000.
     pub oom_score_adj: i16,
     /// Bytes by which it grew in the last [`WINDOW_NS`]; see

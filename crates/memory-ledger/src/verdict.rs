@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::account::AccountId;
-use crate::family::{Families, Sharers};
+use crate::family::{Families, Sharers, divide_copies};
 use crate::herd::{Bombs, Herd, cull, worst_herd};
 use crate::process::{
     AddressSpaceId, KillPreference, OOM_SCORE_ADJ_NEVER, Process, ProcessId, grows, rank, score,
@@ -15,6 +15,9 @@ use crate::process::{
 pub struct Scope<'a> {
     /// Only processes that are charged to this account; `None`: all processes.
     pub account: Option<AccountId>,
+    /// Bytes that the account's processes have in common, as far as is known, or may have: what
+    /// copies share with their parents counts once, up to this.
+    pub common_bytes: u64,
     /// Victims that are stuck or in flight; never selected again.
     pub passed_over: &'a [ProcessId],
     /// Bytes that should be freed: of a herd as many members are killed as that takes. `None`: one
@@ -192,6 +195,7 @@ pub fn choose(scope: &Scope, processes: &[Process], protected: &[u32]) -> Result
     }
     sharers.merge(&mut candidates);
     if scope.account.is_some() {
+        divide_copies(scope.common_bytes, &mut candidates);
         for process in candidates.iter_mut().filter(|process| process.within_lease) {
             process.preference = process.preference.min(KillPreference::Avoid);
         }

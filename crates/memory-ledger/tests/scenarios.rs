@@ -582,3 +582,18 @@ proptest! {
         prop_assert_eq!(rotated, decision, "the order does not matter");
     }
 }
+
+/// New workers would otherwise rank before it: each has all of its memory, and took it just now.
+#[test]
+fn under_a_limit_a_pool_loses_the_parent_that_grows_and_not_its_forks() {
+    let fork = |n: u32| Process { is_copy: true, ..process(100 + n, 100, 400, 400) };
+    let pool: Vec<Process> =
+        std::iter::once(process(100, 50, 420, 20)).chain((1..=8).map(fork)).collect();
+    let victim = |common_mib: u64| {
+        let account = Some(pool[0].account);
+        let scope = Scope { account, common_bytes: common_mib * MIB, ..Scope::default() };
+        choose(&scope, &pool, &[]).unwrap().victim.id.pid
+    };
+    assert_eq!(victim(8 * 420), 100);
+    assert_ne!(victim(0), 100, "each has memory of its own, as far as is known");
+}

@@ -14,12 +14,14 @@
 
 typedef __u8 u8;
 typedef __s16 s16;
+typedef __u16 u16;
 typedef __s32 s32;
 typedef __u32 u32;
 typedef __s64 s64;
 typedef __u64 u64;
 
 #define PF_EXITING 0x00000004
+#define PF_FORKNOEXEC 0x00000040
 #define PF_KTHREAD 0x00200000
 #define SIGNAL_GROUP_EXIT 0x00000004
 #define SIGKILL 9

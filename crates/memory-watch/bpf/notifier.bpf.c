@@ -231,8 +231,12 @@ int snapshot(struct bpf_iter__task *ctx)
 	sample.parent_tgid = leader->real_parent->tgid;
 	sample.uid = leader->real_cred->uid.val;
 	sample.oom_score_adj = signal->oom_score_adj;
-	sample.session_leader = signal->leader != 0;
-	sample.exiting = is_exiting(task, signal, mm);
+	if (signal->leader)
+		sample.state |= SAMPLE_SESSION_LEADER;
+	if (leader->flags & PF_FORKNOEXEC)
+		sample.state |= SAMPLE_COPY;
+	if (is_exiting(task, signal, mm))
+		sample.state |= SAMPLE_EXITING;
 	copy_comm((u64 *)sample.comm, leader);
 	sample.page_table_bytes = mm->pgtables_bytes.counter;
 	/* As the initial pid namespace sees it. */

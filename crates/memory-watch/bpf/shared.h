@@ -92,6 +92,10 @@ struct event {
 	char killed_comm[16]; /* the daemon may read the event when the process is gone */
 };
 
+#define SAMPLE_EXITING 1
+#define SAMPLE_SESSION_LEADER 2
+#define SAMPLE_COPY 4 /* it has executed no program since its fork */
+
 /* One process, as the snapshot iterator writes it. */
 struct sample {
 	u64 mm;
@@ -101,8 +105,7 @@ struct sample {
 	u32 parent_tgid;
 	u32 uid;
 	s16 oom_score_adj;
-	u8 exiting;
-	u8 session_leader;
+	u16 state; /* bits of SAMPLE_... */
 	char comm[16];
 	u32 group;
 	u32 namespace_owner; /* uid if it is in the initial namespace */

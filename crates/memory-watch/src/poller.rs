@@ -123,6 +123,7 @@ impl ProcPoller {
             oom_score_adj: proc.oom_score_adj(pid)?,
             exiting: status.is_exiting() && !status.main_thread_exited && !status.dumps_core,
             session_leader: status.session == Some(pid),
+            is_copy: false,
             group: status.group.unwrap_or(0),
             page_table_bytes: status.page_table_bytes.unwrap_or(0),
             mm_id: 0,

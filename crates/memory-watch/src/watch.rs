@@ -212,6 +212,9 @@ pub struct ProcessSample {
     pub group: u32,
     /// It leads its session.
     pub session_leader: bool,
+    /// It has executed no program since its fork, so it may have memory in common with its parent.
+    /// The poller does not know it: `/proc/PID/stat`, which shows it, waits for an `execve`.
+    pub is_copy: bool,
     /// `comm`, zero-padded.
     pub comm: [u8; 16],
     /// `oom_score_adj`, -1000 to 1000.

@@ -308,6 +308,7 @@ fn convert(
         parent_pid: sample.parent_tgid,
         group: sample.group,
         session_leader: sample.session_leader,
+        is_copy: sample.is_copy,
         oom_score_adj: sample.oom_score_adj,
         ..Process::default()
     }

@@ -344,7 +344,8 @@ fn is_exceeded(account: AccountId, state: &mut SharedState) -> bool {
 /// A scope for one victim at a time, see [`Scope::need_bytes`].
 fn scope(account: AccountId, state: &SharedState) -> Scope<'_> {
     let passed_over = state.kills.stuck();
-    Scope { account: Some(account), passed_over, ..Scope::default() }
+    let common_bytes = state.accounts.sum(account).map_or(0, |(sum, _)| sum.common_bytes());
+    Scope { account: Some(account), common_bytes, passed_over, ..Scope::default() }
 }
 
 /// Reconstructs the choice of the kernel program, as far as the victim is still visible.

@@ -235,8 +235,7 @@ pub struct WireSample {
     parent_tgid: u32,
     uid: u32,
     oom_score_adj: i16,
-    exiting: u8,
-    session_leader: u8,
+    state: u16,
     comm: [u8; 16],
     group: u32,
     namespace_owner: u32,
@@ -244,6 +243,14 @@ pub struct WireSample {
 }
 
 impl WireSample {
+    const EXITING: u16 = 1;
+    const SESSION_LEADER: u16 = 2;
+    const COPY: u16 = 4;
+
+    fn is(&self, bit: u16) -> bool {
+        self.state & bit != 0
+    }
+
     pub fn decode(&self) -> ProcessSample {
         let pages = |member: usize| u64::try_from(self.pages[member]).unwrap_or(0);
         ProcessSample {
@@ -258,8 +265,9 @@ impl WireSample {
             shmem_pages: pages(3),
             comm: self.comm,
             oom_score_adj: self.oom_score_adj,
-            exiting: self.exiting != 0,
-            session_leader: self.session_leader != 0,
+            exiting: self.is(Self::EXITING),
+            session_leader: self.is(Self::SESSION_LEADER),
+            is_copy: self.is(Self::COPY),
             group: self.group,
             mm_id: self.mm,
             page_table_bytes: self.page_table_bytes,
