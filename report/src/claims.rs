@@ -342,10 +342,8 @@ mod tests {
             LastFigure { claim: claim.text.clone(), place: "leak".into(), value: 2.0, spread: 1.0 };
         let worse = |claim: &Claim, case, value| {
             let figures = Figures::new(vec![figure(case, "headroom", "m", value)]);
-            let worse = claim
-                .all(&figures)
-                .find_map(|now| claim.worse_than_last(&now, slice::from_ref(&last)));
-            worse
+            let now: Vec<Comparison> = claim.all(&figures).collect();
+            now.iter().find_map(|now| claim.worse_than_last(now, slice::from_ref(&last)))
         };
         assert_eq!(worse(&claim, "leak", 3.0), None);
         let line = worse(&claim, "leak", 3.1).expect("worse");

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::slice;
 
 use anyhow::{Context, Result};
@@ -33,7 +34,7 @@ struct Arguments {
     out: PathBuf,
 }
 
-fn main() -> Result<()> {
+fn main() -> Result<ExitCode> {
     let arguments = Arguments::parse();
     anyhow::ensure!(
         !(arguments.results.is_empty() && arguments.scenarios.is_empty()),
@@ -52,7 +53,13 @@ fn main() -> Result<()> {
     write_merged(&arguments, &measured)?;
     print!("{}", claims::text(&figures));
     eprintln!("report: {}", file.display());
-    claims::check(&figures).map_err(anyhow::Error::msg)
+    Ok(match claims::check(&figures) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(list) => {
+            eprintln!("report: {list}");
+            ExitCode::FAILURE
+        }
+    })
 }
 
 /// Writes all measurements as one file, unless that is the input file.
