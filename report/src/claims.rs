@@ -249,7 +249,8 @@ pub fn render(figures: &Figures) -> Markup {
                         td { (row.anchor) }
                         td.ours { (row.ours) }
                         td { (row.place) }
-                        @let known = known_miss(row.claim).filter(|_| row.verdict == Verdict::KnownMiss);
+                        @let known = known_miss(row.claim);
+                        @let known = known.filter(|_| row.verdict == Verdict::KnownMiss);
                         td.wrong[matches!(row.verdict, Verdict::Missed | Verdict::KnownMiss)] {
                             (row.verdict.text())
                             @if let Some(known) = known {

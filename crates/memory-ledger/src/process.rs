@@ -94,8 +94,6 @@ pub struct Process {
     pub unmapped_bytes: u64,
     /// Name (`comm`).
     pub comm: Comm,
-    /// A kernel thread, which has no memory of its own.
-    pub kernel_thread: bool,
     /// A zombie, or exiting: another kill frees nothing.
     pub exiting: bool,
     /// Pid of its parent; 0 if unknown.

@@ -152,7 +152,7 @@ pub enum NoVictim {
     NoneEligible {
         /// Number of processes in scope.
         considered: u32,
-        /// Of these, protected by the caller, pid 1 or a kernel thread.
+        /// Of these, protected by the caller, a rule or its owner, or pid 1.
         protected: u32,
         /// Of these, exiting, a victim in flight or stuck.
         dying: u32,
@@ -171,7 +171,6 @@ pub fn choose(scope: &Scope, processes: &[Process], protected: &[u32]) -> Result
         process.preference == KillPreference::Never
             || process.oom_score_adj == OOM_SCORE_ADJ_NEVER
             || process.id.pid <= 1
-            || process.kernel_thread
             || protected.contains(&process.id.pid)
     };
     // Memory that a protected process shares cannot be freed.

@@ -87,7 +87,6 @@ impl World {
                     rss_bytes: mib * MIB / 4 * 3,
                     swap_bytes: mib * MIB / 4,
                     comm: Comm::new(b"p"),
-                    kernel_thread: pid == 2,
                     exiting,
                     ..Process::of(UIDS[user])
                 };
@@ -233,7 +232,7 @@ impl World {
     fn naive_victim(&self, user: usize) -> Option<Process> {
         let account = USERS[user];
         let mut eligible: Vec<Process> = self.processes.clone();
-        eligible.retain(|p| p.account == account && p.id.pid > 1 && !p.kernel_thread && !p.exiting);
+        eligible.retain(|p| p.account == account && p.id.pid > 1 && !p.exiting);
         eligible.retain(|p| !PROTECTED.contains(&p.id.pid) && !self.stuck.contains(&p.id));
         let dying = |p: &Process| self.in_flight[user].iter().any(|it| it.id == p.id);
         eligible.retain(|p| !dying(p));

@@ -3,8 +3,8 @@
 mod support;
 
 use memory_ledger::{
-    AccountId, Action, Comm, Groups, Limit, NoVictim, Process, ProcessId, Reading, Requester,
-    Source, Uid,
+    AccountId, Action, Comm, Groups, KillPreference, Limit, NoVictim, Process, ProcessId, Reading,
+    Requester, Source, Uid,
 };
 use support::{Engine, Verdict};
 
@@ -82,11 +82,11 @@ fn swapped_memory_counts() {
 
 #[test]
 fn protected_processes_are_never_chosen() {
-    let kernel_thread = Process { kernel_thread: true, ..process(20, ALICE, 90) };
+    let refused = Process { preference: KillPreference::Never, ..process(20, ALICE, 90) };
     let zombie = Process { exiting: true, ..process(21, ALICE, 90) };
     let processes = [
         process(1, ALICE, 90),
-        kernel_thread,
+        refused,
         zombie,
         process(22, ALICE, 90), // protected
         process(23, ALICE, 0),

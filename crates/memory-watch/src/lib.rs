@@ -26,7 +26,7 @@ pub use notifier::{
 };
 pub use poller::ProcPoller;
 pub use watch::{
-    Backend, Charge, Charged, Correction, Event, Inherited, Killed, KilledBy, Precision,
+    Backend, Charge, Charged, Correction, Event, Inherited, Killed, KilledBy, Parent, Precision,
     ProcessSample, Reconciled, SlotLimit, SpaceState, UnarmedKills, UnlistedSpace, Usage, Watch,
 };
 

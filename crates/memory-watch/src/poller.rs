@@ -15,8 +15,8 @@ use crate::NotifierError;
 use crate::process::Proc;
 use crate::sharers::{Sharers, SpaceSize};
 use crate::watch::{
-    Backend, Charge, Charged, Correction, Event, Precision, ProcessSample, Reconciled, SlotLimit,
-    UnarmedKills, Usage, Watch,
+    Backend, Charge, Charged, Correction, Event, Parent, Precision, ProcessSample, Reconciled,
+    SlotLimit, UnarmedKills, Usage, Watch,
 };
 use headroom_linux::machine_memory::ReadError;
 
@@ -111,7 +111,7 @@ impl ProcPoller {
         let pages = |bytes: Option<u64>| bytes.unwrap_or(0) / self.page_bytes;
         let sample = ProcessSample {
             tgid: pid,
-            parent_tgid: status.ppid.unwrap_or(0),
+            parent: Parent { tgid: status.ppid.unwrap_or(0), is_copied: false },
             uid,
             namespace_owner: outermost.map_or(uid, |level| level.creator),
             start_number,
@@ -123,7 +123,6 @@ impl ProcPoller {
             oom_score_adj: proc.oom_score_adj(pid)?,
             exiting: status.is_exiting() && !status.main_thread_exited && !status.dumps_core,
             session_leader: status.session == Some(pid),
-            is_copy: false,
             group: status.group.unwrap_or(0),
             page_table_bytes: status.page_table_bytes.unwrap_or(0),
             mm_id: 0,

@@ -112,7 +112,7 @@ impl Sharers {
                     }
                 }
                 None => {
-                    let parent = places.get(&sample.parent_tgid);
+                    let parent = places.get(&sample.parent.tgid);
                     if parent.is_some_and(|parent| sizes[*parent] == sizes[at]) {
                         alike.insert(sample.tgid);
                     }
@@ -175,7 +175,7 @@ impl Sharers {
             let group = pass.entry(key(sample, *size)).or_default();
             group.insert(id);
             // It may have changed its user since a `vfork`.
-            if let Some(&parent) = places.get(&sample.parent_tgid)
+            if let Some(&parent) = places.get(&sample.parent.tgid)
                 && sizes[parent].code_bytes == size.code_bytes
                 && !is_silent(samples[parent].id())
             {
@@ -266,6 +266,7 @@ pub fn compare(part: Part, a: u32, b: u32) -> Option<Ordering> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::watch::Parent;
 
     const SIZE: SpaceSize = SpaceSize { size_bytes: 1 << 20, code_bytes: 4096 };
 
@@ -337,8 +338,8 @@ mod tests {
     fn a_process_that_was_not_compared_may_share_the_memory_of_its_parent() {
         let (parent, child) = (u32::MAX / 2, u32::MAX / 2 + 1);
         let alike = |of_child: SpaceSize| {
-            let mut samples =
-                [sample(parent), ProcessSample { parent_tgid: parent, ..sample(child) }];
+            let of = Parent { tgid: parent, is_copied: true };
+            let mut samples = [sample(parent), ProcessSample { parent: of, ..sample(child) }];
             let alike = Sharers::default().name_shared(&mut samples, &[SIZE, of_child]);
             assert_eq!(samples.map(|sample| sample.mm_id), [0; 2], "not to be killed together");
             alike

@@ -189,7 +189,7 @@ pub struct ProcessSample {
     /// Thread-group id: the pid as users see it.
     pub tgid: u32,
     /// The leader's parent.
-    pub parent_tgid: u32,
+    pub parent: Parent,
     /// Real uid.
     pub uid: Uid,
     /// Creator of the outermost user namespace that it is in: a user with a limit is charged for
@@ -212,9 +212,6 @@ pub struct ProcessSample {
     pub group: u32,
     /// It leads its session.
     pub session_leader: bool,
-    /// It has executed no program since its fork, so it may have memory in common with its parent.
-    /// The poller does not know it: `/proc/PID/stat`, which shows it, waits for an `execve`.
-    pub is_copy: bool,
     /// `comm`, zero-padded.
     pub comm: [u8; 16],
     /// `oom_score_adj`, -1000 to 1000.
@@ -225,6 +222,16 @@ pub struct ProcessSample {
     pub page_table_bytes: u64,
     /// Identifies the address space: samples with the same id share their memory. 0: unknown.
     pub mm_id: u64,
+}
+
+/// The parent of a process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Parent {
+    /// Its thread-group id.
+    pub tgid: u32,
+    /// The process has executed no program since its fork, so both may have memory in common. The
+    /// poller does not know it: `/proc/PID/stat`, which shows it, waits for an `execve`.
+    pub is_copied: bool,
 }
 
 impl ProcessSample {

@@ -372,7 +372,7 @@ fn the_snapshot_agrees_with_proc() {
     let start = headroom_linux::pidfd::number(pidfd);
     assert_eq!(start.unwrap_or(sample.start_number), sample.start_number);
     assert!(start.is_some() || sample.start_number.abs_diff(start_ns) < 10_000_000);
-    assert_eq!((sample.uid, sample.parent_tgid), (uid, std::process::id()));
+    assert_eq!((sample.uid, sample.parent.tgid), (uid, std::process::id()));
     assert_eq!(sample.comm, stat.comm);
     assert!(sample.mm_id != 0 && !sample.exiting);
     assert!(samples.windows(2).all(|pair| pair[0].tgid < pair[1].tgid), "each once, sorted");

@@ -511,7 +511,7 @@ fn a_sample_has_the_process_group_and_the_session_leader_flag() {
         let mut samples = Vec::new();
         eventually("setsid and its child, which leads a session", || {
             watch.processes(&mut samples).unwrap();
-            let leader = samples.iter().find(|sample| sample.parent_tgid == child.id());
+            let leader = samples.iter().find(|sample| sample.parent.tgid == child.id());
             leader.is_some_and(|leader| leader.session_leader && leader.group == leader.tgid)
         });
         let own = samples.iter().find(|sample| sample.tgid == child.id()).unwrap();
@@ -520,7 +520,7 @@ fn a_sample_has_the_process_group_and_the_session_leader_flag() {
     }
     let mut samples = Vec::new();
     poller.processes(&mut samples).unwrap();
-    let sleeper = samples.iter().find(|sample| sample.parent_tgid == child.id()).unwrap();
+    let sleeper = samples.iter().find(|sample| sample.parent.tgid == child.id()).unwrap();
     let sleeper = rustix::process::Pid::from_raw(sleeper.tgid as i32).unwrap();
     rustix::process::kill_process(sleeper, rustix::process::Signal::KILL).unwrap();
     child.wait().unwrap();

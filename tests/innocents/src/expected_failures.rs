@@ -5,8 +5,8 @@ use harness::outcome::{ExpectedFailure, ExpectedFailures};
 const ENDS: &str = "on busy CPUs the limit is exceeded when the sessions end, and one of them is \
                     killed instead of the one that sorts";
 
-const FORKS: &str = "`/proc` does not show that a process has executed no program since its fork, so \
-                     a new one counts with all that it shares: workers die, not the parent that \
+const FORKS: &str = "`/proc` does not show that a process has executed no program since its fork: \
+                     each counts with all that it shares, and workers die, not the parent that \
                      grows";
 const BUFFERS: &str = "the shared buffers alone exceed the limit before a session sorts";
 

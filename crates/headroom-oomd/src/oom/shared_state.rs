@@ -302,13 +302,11 @@ fn convert(
         rss_bytes,
         swap_bytes,
         comm: Comm::new(&sample.comm),
-        // The watch leaves kernel threads out.
-        kernel_thread: false,
         exiting: sample.exiting || victims.binary_search(&id).is_ok(),
-        parent_pid: sample.parent_tgid,
+        parent_pid: sample.parent.tgid,
         group: sample.group,
         session_leader: sample.session_leader,
-        is_copy: sample.is_copy,
+        is_copy: sample.parent.is_copied,
         oom_score_adj: sample.oom_score_adj,
         ..Process::default()
     }

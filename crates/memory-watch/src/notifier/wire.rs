@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64};
 use memory_ledger::{AccountId, CgroupId, Comm, Count, GroupId, ProcessId, Uid};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::watch::{Event, Killed, KilledBy, ProcessSample};
+use crate::watch::{Event, Killed, KilledBy, Parent, ProcessSample};
 
 /// Maximum number of CPUs whose counters the programs can read.
 pub const MAX_CPUS: usize = 1024;
@@ -255,7 +255,7 @@ impl WireSample {
         let pages = |member: usize| u64::try_from(self.pages[member]).unwrap_or(0);
         ProcessSample {
             tgid: self.tgid,
-            parent_tgid: self.parent_tgid,
+            parent: Parent { tgid: self.parent_tgid, is_copied: self.is(Self::COPY) },
             uid: Uid(self.uid),
             namespace_owner: Uid(self.namespace_owner),
             start_number: self.start_number,
@@ -267,7 +267,6 @@ impl WireSample {
             oom_score_adj: self.oom_score_adj,
             exiting: self.is(Self::EXITING),
             session_leader: self.is(Self::SESSION_LEADER),
-            is_copy: self.is(Self::COPY),
             group: self.group,
             mm_id: self.mm,
             page_table_bytes: self.page_table_bytes,
