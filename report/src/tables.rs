@@ -38,7 +38,7 @@ pub struct Tables {
 }
 
 /// A claim whose miss does not fail the report.
-#[derive(Clone, Deserialize)]
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KnownMiss {
     /// The claim's text.
@@ -50,7 +50,7 @@ pub struct KnownMiss {
 }
 
 /// A figure of a claim in one place, which the next one may not be worse than.
-#[derive(Clone, Deserialize)]
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LastFigure {
     /// The claim's text.

@@ -23,11 +23,8 @@ impl Families {
     /// Groups a list of processes, in any order, by family.
     pub fn of(processes: &[Process]) -> Self {
         let mut families = Self { link: (0..processes.len()).collect() };
-        let mut by_pid: Vec<usize> = (0..processes.len()).collect();
-        by_pid.sort_unstable_by_key(|at| processes[*at].id.pid);
-        for (at, process) in processes.iter().enumerate() {
-            let found = by_pid.binary_search_by_key(&process.parent_pid, |p| processes[*p].id.pid);
-            let Ok(parent) = found.map(|found| by_pid[found]) else { continue };
+        for (at, parent) in parents(processes) {
+            let process = &processes[at];
             let leads = processes[parent].session_leader || processes[parent].id.pid <= 1;
             if !leads && processes[parent].account == process.account {
                 families.join(at, parent);
@@ -67,6 +64,23 @@ impl Families {
         }
         at
     }
+}
+
+/// The index of each process whose parent is listed, and that of its parent.
+fn parents(processes: &[Process]) -> impl Iterator<Item = (usize, usize)> {
+    let mut by_pid: Vec<usize> = (0..processes.len()).collect();
+    by_pid.sort_unstable_by_key(|at| processes[*at].id.pid);
+    // Brothers are next to each other, most often.
+    let mut last = None;
+    processes.iter().enumerate().filter_map(move |(at, process)| {
+        let pid = process.parent_pid;
+        let parent = match last {
+            Some((known, parent)) if known == pid => parent,
+            _ => by_pid.binary_search_by_key(&pid, |it| processes[*it].id.pid).ok(),
+        };
+        last = Some((pid, parent));
+        parent.map(|found| (at, by_pid[found]))
+    })
 }
 
 /// Address spaces that several processes use (`CLONE_VM` without `CLONE_THREAD`, `vfork`). These
@@ -129,7 +143,7 @@ pub fn sharers_of(members: &[Process], processes: &[Process]) -> Vec<Process> {
     processes.iter().filter(uses).copied().collect()
 }
 
-/// Divides what copies and their parents have in common among these processes of one account, up to
+/// Divides what copies and their parents have in common among these processes of one user, up to
 /// `common_bytes` in all. What a new copy has got from its parent is no growth of it: the parent of
 /// a pool of workers may grow, and each of its forks would appear to have taken all of its memory a
 /// moment ago.
@@ -139,20 +153,11 @@ pub fn divide_copies(common_bytes: u64, own: &mut [Process]) {
     if common_bytes == 0 || own.iter().map(births_of).sum::<usize>() >= BOMB_BIRTHS {
         return;
     }
-    let mut by_pid: Vec<usize> = (0..own.len()).collect();
-    by_pid.sort_unstable_by_key(|at| own[*at].id.pid);
     let mut copies = Families { link: (0..own.len()).collect() };
     let mut inherited = vec![0; own.len()];
     let mut common = vec![0; own.len()];
-    // Brothers are next to each other, most often.
-    let mut last = (0, None);
-    for (at, process) in own.iter().enumerate().filter(|(_, process)| process.is_copy) {
-        if last.0 != process.parent_pid {
-            let found = by_pid.binary_search_by_key(&process.parent_pid, |it| own[*it].id.pid);
-            last = (process.parent_pid, found.ok().map(|found| by_pid[found]));
-        }
-        let Some(parent) = last.1 else { continue };
-        let bytes = process.charged_bytes().min(own[parent].charged_bytes());
+    for (at, parent) in parents(own).filter(|(at, _)| own[*at].is_copy) {
+        let bytes = own[at].charged_bytes().min(own[parent].charged_bytes());
         inherited[at] = bytes;
         for member in [at, parent] {
             common[member] = bytes.max(common[member]);
