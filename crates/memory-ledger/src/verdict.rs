@@ -15,8 +15,8 @@ use crate::process::{
 pub struct Scope<'a> {
     /// Only processes that are charged to this account; `None`: all processes.
     pub account: Option<AccountId>,
-    /// Bytes that the account's processes have in common, as far as is known, or may have: what
-    /// copies share with their parents counts once, up to this.
+    /// Bytes that the processes of a user have in common, as far as is known, or may have: what
+    /// copies share with their parents counts once, up to this. Not used for other accounts.
     pub common_bytes: u64,
     /// Victims that are stuck or in flight; never selected again.
     pub passed_over: &'a [ProcessId],
@@ -193,8 +193,11 @@ pub fn choose(scope: &Scope, processes: &[Process], protected: &[u32]) -> Result
         }
     }
     sharers.merge(&mut candidates);
-    if scope.account.is_some() {
+    // What is common in a group may be another user's: forks of one would hide behind it.
+    if scope.account.and_then(AccountId::user).is_some() {
         divide_copies(scope.common_bytes, &mut candidates);
+    }
+    if scope.account.is_some() {
         for process in candidates.iter_mut().filter(|process| process.within_lease) {
             process.preference = process.preference.min(KillPreference::Avoid);
         }

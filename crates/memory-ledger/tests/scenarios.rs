@@ -1,8 +1,8 @@
 //! Victim selection in the situations that users report, and invariants of any selection.
 
 use memory_ledger::{
-    AccountId, AddressSpaceId, Bombs, Cause, Choice, Comm, Groups, Growth, Herds, KillPreference,
-    NoVictim, Process, ProcessId, Scope, Uid, choose,
+    AccountId, AddressSpaceId, Bombs, Cause, Choice, Comm, GroupId, Groups, Growth, Herds,
+    KillPreference, NoVictim, Process, ProcessId, Scope, Uid, choose,
 };
 use proptest::prelude::*;
 
@@ -589,11 +589,14 @@ fn under_a_limit_a_pool_loses_the_parent_that_grows_and_not_its_forks() {
     let fork = |n: u32| Process { is_copy: true, ..process(100 + n, 100, 400, 400) };
     let pool: Vec<Process> =
         std::iter::once(process(100, 50, 420, 20)).chain((1..=8).map(fork)).collect();
-    let victim = |common_mib: u64| {
+    let victim = |pool: &[Process], common_mib: u64| {
         let account = Some(pool[0].account);
         let scope = Scope { account, common_bytes: common_mib * MIB, ..Scope::default() };
-        choose(&scope, &pool, &[]).unwrap().victim.id.pid
+        choose(&scope, pool, &[]).unwrap().victim.id.pid
     };
-    assert_eq!(victim(8 * 420), 100);
-    assert_ne!(victim(0), 100, "each has memory of its own, as far as is known");
+    assert_eq!(victim(&pool, 8 * 420), 100);
+    assert_ne!(victim(&pool, 0), 100, "each has memory of its own, as far as is known");
+    let account = AccountId::Group(GroupId::new(1).unwrap());
+    let of_group: Vec<Process> = pool.iter().map(|it| Process { account, ..*it }).collect();
+    assert_ne!(victim(&of_group, 8 * 420), 100, "another user's memory may be the common one");
 }
