@@ -74,12 +74,10 @@ fn parents(processes: &[Process]) -> impl Iterator<Item = (usize, usize)> {
     let mut last = None;
     processes.iter().enumerate().filter_map(move |(at, process)| {
         let pid = process.parent_pid;
-        let parent = match last {
-            Some((known, parent)) if known == pid => parent,
-            _ => by_pid.binary_search_by_key(&pid, |it| processes[*it].id.pid).ok(),
-        };
-        last = Some((pid, parent));
-        parent.map(|found| (at, by_pid[found]))
+        if last.is_none_or(|(known, _)| known != pid) {
+            last = Some((pid, by_pid.binary_search_by_key(&pid, |it| processes[*it].id.pid)));
+        }
+        last.and_then(|(_, found)| Some((at, by_pid[found.ok()?])))
     })
 }
 
@@ -159,9 +157,7 @@ pub fn divide_copies(common_bytes: u64, own: &mut [Process]) {
     for (at, parent) in parents(own).filter(|(at, _)| own[*at].is_copy) {
         let bytes = own[at].charged_bytes().min(own[parent].charged_bytes());
         inherited[at] = bytes;
-        for member in [at, parent] {
-            common[member] = bytes.max(common[member]);
-        }
+        [at, parent].into_iter().for_each(|it| common[it] = bytes.max(common[it]));
         copies.join(at, parent);
     }
     let mut members = vec![0; own.len()];
@@ -171,17 +167,15 @@ pub fn divide_copies(common_bytes: u64, own: &mut [Process]) {
         *bytes = *bytes / count * (count - 1);
     }
     let sum = common.iter().copied().fold(0, u64::saturating_add);
-    let is_known = sum <= common_bytes;
-    let known = |bytes: u64| {
-        if is_known {
-            return bytes;
+    if sum > common_bytes {
+        for bytes in common.iter_mut().chain(&mut inherited) {
+            *bytes = (u128::from(*bytes) * u128::from(common_bytes) / u128::from(sum)) as u64;
         }
-        (u128::from(bytes) * u128::from(common_bytes) / u128::from(sum)) as u64
-    };
+    }
     for (at, process) in own.iter_mut().enumerate() {
-        process.shared_bytes = process.shared_bytes.max(known(common[at]));
+        process.shared_bytes = process.shared_bytes.max(common[at]);
         if process.newborn {
-            process.grown_bytes = process.grown_bytes.saturating_sub(known(inherited[at]));
+            process.grown_bytes = process.grown_bytes.saturating_sub(inherited[at]);
         }
     }
 }

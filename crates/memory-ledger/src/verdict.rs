@@ -193,11 +193,11 @@ pub fn choose(scope: &Scope, processes: &[Process], protected: &[u32]) -> Result
         }
     }
     sharers.merge(&mut candidates);
-    // What is common in a group may be another user's: forks of one would hide behind it.
-    if scope.account.and_then(AccountId::user).is_some() {
-        divide_copies(scope.common_bytes, &mut candidates);
-    }
-    if scope.account.is_some() {
+    if let Some(account) = scope.account {
+        // What is common in a group may be another user's: forks of one would hide behind it.
+        if account.user().is_some() {
+            divide_copies(scope.common_bytes, &mut candidates);
+        }
         for process in candidates.iter_mut().filter(|process| process.within_lease) {
             process.preference = process.preference.min(KillPreference::Avoid);
         }
