@@ -65,7 +65,7 @@ pub use mapping::{MappingChoice, MappingKind};
 pub use mount::{FSTYPE, MountNamespace};
 pub use server::{
     BufferHolder, Config, DeviceOwner, Event, HeldMemory, Obstacle, PausedServer, RingPolicy,
-    Server, ServerState, ServerStateFormat1, TracePart, VerifiedState,
+    Server, ServerState, TracePart, VerifiedState,
 };
 
 use std::io;

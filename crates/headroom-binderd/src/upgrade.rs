@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use anyhow::Context;
 use binder_driver::Driver;
-use binder_driver::state::{self, SavedState, StateError};
-use binder_fuse::{Config, Server, ServerState, ServerStateFormat1, VerifiedState};
+use binder_driver::state::{self, StateError};
+use binder_fuse::{Config, Server, ServerState, VerifiedState};
 use control::RequestId;
 use control::binderd::Reply;
 use headroom_linux::clock::monotonic_ns;
@@ -33,17 +33,6 @@ struct DaemonState<S> {
 }
 
 type ReadState = DaemonState<ServerState<Driver>>;
-
-impl SavedState for ReadState {
-    type Format1 = DaemonState<ServerStateFormat1>;
-}
-
-impl From<DaemonState<ServerStateFormat1>> for ReadState {
-    fn from(old: DaemonState<ServerStateFormat1>) -> Self {
-        let DaemonState { from, paused_ns, descriptors, server } = old;
-        Self { from, paused_ns, descriptors, server: server.into() }
-    }
-}
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Descriptors {
@@ -200,25 +189,22 @@ impl Completion {
 mod tests {
     use super::*;
 
-    /// The state of a bus in use, by a program whose format had this version. The e2e test
-    /// `a_program_that_does_not_verify_the_state_is_not_executed` writes that of the current format
-    /// to the file that `HEADROOM_WRITE_STATE` names: only before its release.
-    fn stored_state(version: u32) -> Vec<u8> {
+    /// The state of a bus in use. The e2e test
+    /// `a_program_that_does_not_verify_the_state_is_not_executed` writes it to the file that
+    /// `HEADROOM_WRITE_STATE` names: only before the release of its format.
+    fn stored_state() -> Vec<u8> {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/states");
-        std::fs::read(folder.join(version.to_string())).unwrap()
+        std::fs::read(folder.join(state::VERSION.to_string())).unwrap()
     }
 
     #[test]
-    fn states_of_released_formats_are_verified() {
-        for version in 1..=state::VERSION {
-            let verified = read_verified(&stored_state(version)).map(drop);
-            assert_eq!(verified, Ok(()), "version {version}");
-        }
+    fn a_stored_state_is_verified() {
+        assert_eq!(read_verified(&stored_state()).map(drop), Ok(()));
     }
 
     #[test]
     fn a_descriptor_that_occurs_twice_is_refused() {
-        let mut state: ReadState = state::read(&stored_state(state::VERSION)).unwrap();
+        let mut state: ReadState = state::read(&stored_state()).unwrap();
         state.descriptors.requester = state.descriptors.control;
         let error = state.verify().map(drop).unwrap_err().to_string();
         assert!(error.contains("occurs twice"), "{error}");
@@ -226,7 +212,7 @@ mod tests {
 
     #[test]
     fn no_changed_byte_makes_the_reader_panic() {
-        let stored = stored_state(state::VERSION);
+        let stored = stored_state();
         let (mut tried, mut refused) = (0, 0);
         // Each seventh, as all would take half a minute.
         for at in (0..stored.len()).step_by(7) {

@@ -15,8 +15,8 @@ use crate::host::FileToken;
 
 const MAGIC: [u8; 8] = *b"HDRMSTAT";
 
-/// The format's version. It changes with each change of a serialised type, and a state of the
-/// version before must still be readable.
+/// The format's version. It changes with each change of a serialised type. Until the first release
+/// no other one is read.
 pub const VERSION: u32 = 2;
 
 /// Magic, version, checksum, length.
@@ -36,8 +36,8 @@ pub enum StateError {
     Newer(u32),
     /// The format of the state is no longer supported.
     #[error(
-        "the state has format {0}, which this program no longer reads: upgrade to an older one \
-         first"
+        "the state has format {0}, which this program does not read: restart the daemon instead, \
+         which ends its clients' connections"
     )]
     Older(u32),
     /// The bytes were changed since they were written.
@@ -54,35 +54,28 @@ pub enum StateError {
 /// Serialises a state with its envelope.
 pub fn write(state: &impl Serialize) -> Result<Vec<u8>, StateError> {
     let malformed = |error: postcard::Error| StateError::Malformed(error.to_string());
-    postcard::to_extend(state, vec![0; HEADER]).map(|bytes| seal(bytes, VERSION)).map_err(malformed)
+    postcard::to_extend(state, vec![0; HEADER]).map(seal).map_err(malformed)
 }
 
 /// Fills the header in front of a payload.
-fn seal(mut bytes: Vec<u8>, version: u32) -> Vec<u8> {
+fn seal(mut bytes: Vec<u8>) -> Vec<u8> {
     let (header, payload) = bytes.split_at_mut(HEADER);
     header[..8].copy_from_slice(&MAGIC);
-    header[8..12].copy_from_slice(&version.to_le_bytes());
+    header[8..12].copy_from_slice(&VERSION.to_le_bytes());
     header[12..16].copy_from_slice(&crc32fast::hash(payload).to_le_bytes());
     header[16..].copy_from_slice(&(payload.len() as u64).to_le_bytes());
     bytes
 }
 
-/// Corrects the header of changed bytes, so that a fuzzer reaches what is behind it; a version that
-/// can be read is kept. False: there is no room for a header.
+/// Corrects the header of changed bytes, so that a fuzzer reaches what is behind it. False: there is
+/// no room for a header.
 #[doc(hidden)]
 pub fn reseal(bytes: &mut Vec<u8>) -> bool {
     let has_header = bytes.len() >= HEADER;
     if has_header {
-        let version = number(bytes, 8).clamp(1, VERSION);
-        *bytes = seal(std::mem::take(bytes), version);
+        *bytes = seal(std::mem::take(bytes));
     }
     has_header
-}
-
-/// A value that states contain, with all formats in which it can be read.
-pub trait SavedState: DeserializeOwned {
-    /// The value in format 1.
-    type Format1: DeserializeOwned + Into<Self>;
 }
 
 /// The number at this offset of a header.
@@ -91,25 +84,20 @@ fn number(header: &[u8], at: usize) -> u32 {
 }
 
 /// Reads a state that [`write`] has written. Its memory is proportional to the length of `bytes`.
-pub fn read<T: SavedState>(bytes: &[u8]) -> Result<T, StateError> {
+pub fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, StateError> {
     let (header, payload) = bytes.split_at_checked(HEADER).ok_or(StateError::NotAState)?;
     if header[..8] != MAGIC {
         return Err(StateError::NotAState);
     }
     let length = header[16..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
-    let decode: fn(&[u8]) -> _ = match number(header, 8) {
-        VERSION => decode,
-        1 => |payload| decode::<T::Format1>(payload).map(Into::into),
+    match number(header, 8) {
+        VERSION => {}
         newer if newer > VERSION => return Err(StateError::Newer(newer)),
         older => return Err(StateError::Older(older)),
-    };
+    }
     if length != payload.len() as u64 || number(header, 12) != crc32fast::hash(payload) {
         return Err(StateError::Corrupt);
     }
-    decode(payload)
-}
-
-fn decode<T: DeserializeOwned>(payload: &[u8]) -> Result<T, StateError> {
     match postcard::take_from_bytes(payload) {
         Ok((state, [])) => Ok(state),
         Ok(_) => Err(StateError::Malformed("bytes follow its end".into())),
@@ -137,11 +125,6 @@ impl SavedDriver<Driver> {
         driver.restore().map_err(StateError::Inconsistent)?;
         Ok(driver)
     }
-}
-
-/// Its format 2 is that of format 1.
-impl SavedState for SavedDriver<Driver> {
-    type Format1 = Self;
 }
 
 impl Serialize for SavedDriver<&Driver> {

@@ -33,7 +33,7 @@ use self::interval_timer::IntervalTimer;
 pub(crate) use self::ioctl::name_of;
 use self::request_queue::{Account, Due, RequestQueue, Requester, Slice, Stage};
 pub use self::trace::TracePart;
-pub use self::upgrade::{Obstacle, PausedServer, ServerState, ServerStateFormat1, VerifiedState};
+pub use self::upgrade::{Obstacle, PausedServer, ServerState, VerifiedState};
 use crate::Error;
 use crate::channel::{self, Agreement, Channel, Incoming, RequestBuffer, StoredRequest};
 use crate::client_access::LoopThreads;

@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use binder_driver::state::{SavedDriver, SavedState, StateError};
+use binder_driver::state::{SavedDriver, StateError};
 use binder_driver::{Driver, ProcessId};
 use headroom_linux::descriptors::{KeptFd, check_descriptors};
 use keyed_slab::Slab;
@@ -300,7 +300,7 @@ struct SavedServer {
 }
 
 /// What owners have used of their budgets. The pause of an upgrade adds none.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct SavedBudgets {
     host: SavedHostBudgets,
     /// Nanoseconds of lookups of `O_NONBLOCK`.
@@ -321,23 +321,6 @@ pub struct ServerState<D> {
     budgets: SavedBudgets,
     /// Calls that were not started, or not completed.
     calls: Vec<Slice>,
-}
-
-/// A server in format 1: without budgets, which start full, and without incomplete calls.
-#[derive(Deserialize)]
-pub struct ServerStateFormat1 {
-    driver: SavedDriver<Driver>,
-    server: SavedServer,
-}
-
-impl SavedState for ServerState<Driver> {
-    type Format1 = ServerStateFormat1;
-}
-
-impl From<ServerStateFormat1> for ServerState<Driver> {
-    fn from(ServerStateFormat1 { driver, server }: ServerStateFormat1) -> Self {
-        Self { driver, server, budgets: SavedBudgets::default(), calls: Vec::new() }
-    }
 }
 
 /// A server that was read and verified.
