@@ -256,7 +256,7 @@ fn for_state() -> Vec<(&'static str, Vec<u8>)> {
 
 /// A state of a bus in use, which tests of the daemon read as well.
 fn for_server_state() -> Vec<(&'static str, Vec<u8>)> {
-    vec![("bus", include_bytes!("../../crates/headroom-binderd/tests/states/2").to_vec())]
+    vec![("bus", include_bytes!("../../crates/headroom-binderd/tests/states/3").to_vec())]
 }
 
 /// The seeds of a target, by name.

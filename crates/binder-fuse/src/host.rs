@@ -145,9 +145,9 @@ impl ClientHost {
     /// until the thread or the open ends.
     pub(crate) fn add_thread(&mut self, key: OpenKey, tid: u32) -> Result<(), Exhausted> {
         let Some(open) = self.opens.get_mut(key) else { return Ok(()) };
-        self.thread_quota.check_also_root(open.owner, ALL_UIDS)?;
-        self.thread_quota.insert(open.owner, ALL_UIDS);
-        open.calls.set(tid, None);
+        self.thread_quota.check_also_root(open.info.owner, ALL_UIDS)?;
+        self.thread_quota.insert(open.info.owner, ALL_UIDS);
+        open.info.calls.set(tid, None);
         Ok(())
     }
 
@@ -155,17 +155,19 @@ impl ClientHost {
     pub(crate) fn forget_thread(&mut self, process: ProcessId, tid: u32) {
         let key = self.key_of(process);
         let Some(open) = key.and_then(|key| self.opens.get_mut(key)) else { return };
-        if open.calls.knows(tid) {
-            open.calls.forget(tid);
-            self.thread_quota.give_back(open.owner, ALL_UIDS);
+        if open.info.calls.knows(tid) {
+            open.info.calls.forget(tid);
+            self.thread_quota.give_back(open.info.owner, ALL_UIDS);
         }
-        open.poller = open.poller.filter(|&poller| poller != tid);
+        if let Some(poll) = &mut open.info.poll {
+            poll.thread = poll.thread.filter(|&thread| thread != tid);
+        }
     }
 
     /// Charges an open to its owner until it is removed, whoever holds it.
     pub(crate) fn insert(&mut self, open: Open) -> OpenKey {
-        let process = open.process;
-        self.open_quota.insert(open.owner, ALL_UIDS);
+        let process = open.info.process;
+        self.open_quota.insert(open.info.owner, ALL_UIDS);
         let key = self.opens.insert(open);
         self.by_process.insert(process, key);
         key
@@ -173,10 +175,10 @@ impl ClientHost {
 
     pub(crate) fn remove(&mut self, key: OpenKey) -> Option<Open> {
         let open = self.opens.remove(key)?;
-        self.by_process.remove(&open.process);
-        self.open_quota.give_back(open.owner, ALL_UIDS);
-        for _ in open.calls.iter() {
-            self.thread_quota.give_back(open.owner, ALL_UIDS);
+        self.by_process.remove(&open.info.process);
+        self.open_quota.give_back(open.info.owner, ALL_UIDS);
+        for _ in open.info.calls.iter() {
+            self.thread_quota.give_back(open.info.owner, ALL_UIDS);
         }
         Some(open)
     }
@@ -195,18 +197,18 @@ impl ClientHost {
         saved: Slab<OpenKey, SavedOpen>,
         mut restore_backing: impl FnMut(u64, SavedBacking) -> io::Result<Box<dyn Backing>>,
     ) -> io::Result<()> {
-        self.opens = saved.try_into_map(|mut saved| {
-            let (node, backing) = (saved.node, saved.backing.clone());
-            let space = saved.address_space.take();
+        self.opens = saved.try_into_map(|saved| {
+            let SavedOpen { info, address_space, backing } = saved;
             // SAFETY: as guaranteed by the caller.
-            let space = space.map(|space| unsafe { space.restore() }).transpose()?;
-            Ok::<_, io::Error>(Open::restore(saved, restore_backing(node, backing)?, space))
+            let space = address_space.map(|space| unsafe { space.restore() }).transpose()?;
+            let backing = restore_backing(info.node, backing)?;
+            Ok::<_, io::Error>(Open { info, address_space: space, backing })
         })?;
-        self.by_process = self.opens.iter().map(|(key, open)| (open.process, key)).collect();
+        self.by_process = self.opens.iter().map(|(key, open)| (open.info.process, key)).collect();
         for open in self.opens.values() {
-            self.open_quota.insert(open.owner, ALL_UIDS);
-            for _ in open.calls.iter() {
-                self.thread_quota.insert(open.owner, ALL_UIDS);
+            self.open_quota.insert(open.info.owner, ALL_UIDS);
+            for _ in open.info.calls.iter() {
+                self.thread_quota.insert(open.info.owner, ALL_UIDS);
             }
         }
         Ok(())
@@ -246,7 +248,7 @@ impl ClientHost {
     pub(crate) fn charge(&self, caller: Caller) -> Charge {
         let uid = caller.euid;
         let open = self.key_of(caller.process).and_then(|key| self.opens.get(key));
-        Charge { owner: open.map_or(Owner::User(uid), |open| open.owner), uid }
+        Charge { owner: open.map_or(Owner::User(uid), |open| open.info.owner), uid }
     }
 
     fn with_backing(
@@ -256,8 +258,8 @@ impl ClientHost {
     ) -> Result<(), StoreError> {
         let open = self.open_of(process).ok_or(StoreError)?;
         let Err(error) = f(&mut *open.backing) else { return Ok(()) };
-        let is_first = !std::mem::replace(&mut open.warned_broken, true);
-        let (pid, owner) = (open.pid, open.owner);
+        let is_first = !std::mem::replace(&mut open.info.warned.broken, true);
+        let (pid, owner) = (open.info.pid, open.info.owner);
         if is_first && self.warnings.admit(owner) {
             tracing::warn!("pid {pid}: cannot write its receive buffer: {error}");
         }
@@ -370,7 +372,7 @@ impl ClientHost {
     /// number may mean another program. The call is left to a request if it needs more than the
     /// ring.
     fn is_in_ring_call(&self, caller: Caller) -> bool {
-        self.rings.pending(caller.tid).is_some()
+        self.rings.in_call(caller.tid).is_some()
     }
 
     /// The mapping that a lookup has found for an open, unless it is writable.
@@ -381,8 +383,8 @@ impl ClientHost {
         if found.writable {
             // The protocol refuses such a mapping. FUSE cannot refuse it, so it is treated as
             // missing.
-            let is_first = !std::mem::replace(&mut open.warned_writable, true);
-            let (pid, owner) = (open.pid, open.owner);
+            let is_first = !std::mem::replace(&mut open.info.warned.writable, true);
+            let (pid, owner) = (open.info.pid, open.info.owner);
             if is_first && self.warnings.admit(owner) {
                 tracing::warn!(
                     "pid {pid}: its mapping is writable; it gets nothing until it is mapped \
@@ -455,12 +457,12 @@ impl Mappings for ClientHost {
     fn mapping(&mut self, process: ProcessId) -> Result<Option<Mapping>, Fault> {
         let Some(key) = self.key_of(process) else { return Ok(None) };
         let Some(open) = self.opens.get(key) else { return Ok(None) };
-        if open.opener == OpenerState::Exited {
+        if open.info.opener == OpenerState::Exited {
             return Ok(None);
         }
-        let (pid, node, device) = (open.pid, open.node, self.device);
-        let client = Caller { process, tid: pid, euid: open.euid };
-        let owner = open.owner;
+        let (pid, node, device) = (open.info.pid, open.info.node, self.device);
+        let client = Caller { process, tid: pid, euid: open.info.euid };
+        let owner = open.info.owner;
         if !self.lookups.may_look(owner) {
             return Err(Fault::Late);
         }
@@ -473,11 +475,11 @@ impl Mappings for ClientHost {
 
     fn has_address_space(&mut self, process: ProcessId) -> bool {
         let Some(open) = self.open_of(process) else { return false };
-        if open.opener == OpenerState::Exited {
+        if open.info.opener == OpenerState::Exited {
             // Another process may share it, but the open must not hold what is sent to it.
             return false;
         }
-        let mut threads = open.calls.iter().take(THREADS_CHECKED);
+        let mut threads = open.info.calls.iter().take(THREADS_CHECKED);
         let readers = if threads.any(|(_, request)| request.is_some()) {
             Readers::Waiting
         } else {
@@ -503,8 +505,8 @@ impl Identity for ClientHost {
     fn pid_seen_by(&mut self, receiver: ProcessId, sender: ProcessId) -> i32 {
         let open = |process| self.opens.get(self.key_of(process)?);
         match (open(sender), open(receiver)) {
-            (Some(sender), Some(receiver)) if sender.opener == OpenerState::Alive => {
-                sender.pid_view.seen_by(&receiver.pid_view)
+            (Some(sender), Some(receiver)) if sender.info.opener == OpenerState::Alive => {
+                sender.info.views.pid.seen_by(&receiver.info.views.pid)
             }
             _ => 0,
         }
@@ -512,8 +514,8 @@ impl Identity for ClientHost {
 
     fn uid_seen_by(&mut self, receiver: ProcessId, uid: Uid) -> u32 {
         self.open_of(receiver).map_or(uid.0, |open| {
-            let pid = (open.opener == OpenerState::Alive).then_some(open.pid);
-            open.user_view.sees(pid, uid)
+            let pid = (open.info.opener == OpenerState::Alive).then_some(open.info.pid);
+            open.info.views.user.sees(pid, uid)
         })
     }
 

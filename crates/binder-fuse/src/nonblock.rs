@@ -20,6 +20,8 @@ use owners::{Owner, Rate, TokenBuckets};
 use rustix::event::EventfdFlags;
 use serde::{Deserialize, Serialize};
 
+use crate::open::CallKey;
+
 /// Reads that end earlier cost nothing but an entry of a queue.
 const PATIENCE: Duration = Duration::from_millis(1);
 /// Time until the next attempt, while the owner has no time left.
@@ -42,7 +44,7 @@ const FDINFO_LENGTH: usize = 256;
 /// A parked read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ParkedRead {
-    pub(crate) unique: u64,
+    pub(crate) call: CallKey,
     pub(crate) tid: u32,
     pub(crate) owner: Owner,
 }
@@ -174,7 +176,7 @@ impl NonblockLookups {
     }
 
     /// Submits the reads whose time has come, and that are still parked, to the thread.
-    pub(crate) fn submit_due(&mut self, is_parked: impl Fn(u64) -> bool) {
+    pub(crate) fn submit_due(&mut self, is_parked: impl Fn(CallKey) -> bool) {
         let nothing_waits =
             self.due.is_empty() && self.urgent.is_empty() && self.retries.is_empty();
         if nothing_waits && self.deadline().is_none() {
@@ -184,7 +186,7 @@ impl NonblockLookups {
         self.leave_blocked_worker(now);
         for _ in 0..READS_PER_TURN {
             let Some(read) = self.take_due(now) else { return };
-            if is_parked(read.unique) {
+            if is_parked(read.call) {
                 self.submit(read, now);
             }
         }
@@ -341,6 +343,7 @@ mod tests {
     use std::io::Write;
     use std::sync::atomic::{AtomicBool, Ordering};
 
+    use keyed_slab::Key;
     use owners::Uid;
     use rustix::pipe::{PipeFlags, pipe_with};
 
@@ -348,9 +351,9 @@ mod tests {
 
     const OWNER: Owner = Owner::User(Uid(4_000_000_000));
 
-    fn read(unique: u64) -> ParkedRead {
+    fn read(number: u64) -> ParkedRead {
         ParkedRead {
-            unique,
+            call: CallKey::from_number(1 << 32 | number),
             tid: rustix::thread::gettid().as_raw_nonzero().get() as u32,
             owner: OWNER,
         }
@@ -423,7 +426,7 @@ mod tests {
             while begun.elapsed() < Duration::from_secs(60) {
                 lookups.submit_due(|_| true);
                 if let Some(found) = lookups.take_nonblocking().first() {
-                    return assert_eq!(found.unique, wanted);
+                    return assert_eq!(found.call, read(wanted).call);
                 }
                 std::thread::sleep(Duration::from_millis(1));
             }

@@ -17,7 +17,7 @@ use binder_ring::turn::{Doorbell, Turn, Watch};
 use binder_ring::{DOORBELL_BYTES, RING_BYTES};
 use binder_uapi::BinderWriteRead;
 use headroom_linux::descriptors::sealed_memfd;
-use keyed_slab::{Key, Slab, key_types};
+use keyed_slab::{Slab, key_types};
 use owners::{Owner, QuotaSize, Uid};
 use rustix::fs::{AtFlags, Mode, OFlags, SealFlags, StatxFlags};
 use rustix::mm::MapFlags;
@@ -32,8 +32,6 @@ key_types! {
     pub(crate) struct RingKey;
 }
 
-/// Marks the unique id of a call of a ring; the kernel counts those of requests from 0 up.
-const RING_UNIQUE: u64 = 1 << 63;
 /// Rings of an owner, and of all: each occupies a descriptor and locks [`RING_BYTES`].
 const RINGS: QuotaSize = owners::bounds::RINGS.slots();
 /// Rings that are watched at a time.
@@ -44,11 +42,6 @@ const _: () = assert!(WATCHED.slots < futex::MAX_WORDS);
 const SOON_NS: u64 = 5_000_000;
 /// A ring is not watched any more once its thread has not called for this time, nanoseconds.
 const IDLE_NS: u64 = 20_000_000;
-
-/// The ring that a request's unique id belongs to.
-pub(crate) fn ring_of(unique: u64) -> Option<RingKey> {
-    (unique & RING_UNIQUE != 0).then(|| RingKey::from_number(unique & !RING_UNIQUE))
-}
 
 /// Why a ring is not attached.
 #[derive(Debug, thiserror::Error)]
@@ -137,7 +130,7 @@ impl Ring {
 pub(crate) struct RingCall {
     pub(crate) key: OpenKey,
     pub(crate) caller: Caller,
-    pub(crate) unique: u64,
+    pub(crate) ring: RingKey,
     pub(crate) argument: BinderWriteRead,
     pub(crate) arrived: Files,
     /// Whether the thread still is who it was when it attached the ring.
@@ -296,10 +289,10 @@ impl Rings {
         self.rings.get(key).map(|ring| ring.caller.tid)
     }
 
-    /// The pending call of a thread's ring.
-    pub(crate) fn pending(&self, tid: u32) -> Option<u64> {
+    /// A thread's ring, and its open, while it is in a call.
+    pub(crate) fn in_call(&self, tid: u32) -> Option<(RingKey, OpenKey)> {
         let key = *self.by_thread.get(&tid)?;
-        self.rings.get(key)?.is_in_call.then(|| RING_UNIQUE | key.number())
+        self.rings.get(key).filter(|ring| ring.is_in_call).map(|ring| (key, ring.key))
     }
 
     /// Records that a thread has made a request instead of using its ring.
@@ -377,8 +370,8 @@ impl Rings {
         let count = self.watched.len();
         for step in 0..count {
             let at = (self.next + step) % count;
-            let number = self.watched[at];
-            let Some(ring) = self.rings.get_mut(number) else { continue };
+            let key = self.watched[at];
+            let Some(ring) = self.rings.get_mut(key) else { continue };
             if ring.is_in_call || !ring.memory.page().words.take() {
                 continue;
             }
@@ -391,7 +384,7 @@ impl Rings {
             return Some(RingCall {
                 key: ring.key,
                 caller: ring.caller,
-                unique: RING_UNIQUE | number.number(),
+                ring: key,
                 argument: ring.call.argument,
                 arrived: ring.call.arrived,
                 is_same: uid_of(&ring.thread) == Some(ring.caller.euid),

@@ -17,7 +17,7 @@ const MAGIC: [u8; 8] = *b"HDRMSTAT";
 
 /// The format's version. It changes with each change of a serialised type. Until the first release
 /// no other one is read.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// Magic, version, checksum, length.
 const HEADER: usize = 8 + 4 + 4 + 8;
@@ -256,7 +256,7 @@ mod tests {
     fn bytes_of_another_kind_version_or_content_are_refused() {
         assert_eq!(refusal(Vec::clear), StateError::NotAState);
         assert_eq!(refusal(|bytes| bytes[0] ^= 1), StateError::NotAState);
-        assert_eq!(refusal(|bytes| bytes[8] = 3), StateError::Newer(3));
+        assert_eq!(refusal(|bytes| bytes[8] = 4), StateError::Newer(4));
         assert_eq!(refusal(|bytes| bytes[8] = 0), StateError::Older(0));
         assert_eq!(refusal(|bytes| bytes.push(0)), StateError::Corrupt);
         assert_eq!(refusal(|bytes| *bytes.last_mut().unwrap() ^= 1), StateError::Corrupt);

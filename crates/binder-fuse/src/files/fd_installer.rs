@@ -30,6 +30,7 @@ use super::tracee::{CallStop, End, Lost, Tracee};
 use crate::channel::Channel;
 use crate::client_memory::MemoryWrite;
 use crate::interrupt_timer::{InterruptTimer, PERIOD};
+use crate::open::CallKey;
 use crate::placement::OwnCpu;
 use crate::sync::lock;
 
@@ -58,8 +59,8 @@ const EXIT_CHECK_PERIOD: Duration = Duration::from_millis(100);
 
 /// Files to install in a thread, or descriptors to close in it, at the return from its ioctl.
 pub(crate) struct Job {
-    /// Id of its outcome and completion; `None`: it has neither, as descriptors are only closed.
-    pub(crate) delivery: Option<u64>,
+    /// The read that waits for it, whose outcome and completion it has; `None`: it has neither, as descriptors are only closed.
+    pub(crate) delivery: Option<CallKey>,
     /// The thread.
     pub(crate) reader: Caller,
     pub(crate) call_stop: CallStop,
@@ -116,8 +117,8 @@ pub(crate) struct Completion {
 /// The event loop's handle to the workers.
 pub(crate) struct FdInstaller {
     shared: Arc<WorkerPool>,
-    completions: HashMap<u64, Sender<Completion>>,
-    outcomes: Receiver<(u64, Outcome)>,
+    completions: HashMap<CallKey, Sender<Completion>>,
+    outcomes: Receiver<(CallKey, Outcome)>,
 }
 
 /// State shared by the workers.
@@ -126,7 +127,7 @@ struct WorkerPool {
     /// Notified when a job was queued, the queue was closed, or a worker has exited.
     changed: Condvar,
     channel: Arc<Channel>,
-    outcomes: Sender<(u64, Outcome)>,
+    outcomes: Sender<(CallKey, Outcome)>,
     signal: OwnedFd,
     closers: Closers,
     /// Number of deliveries that are left to the scheduler.
@@ -225,7 +226,7 @@ impl FdInstaller {
 
     /// Removes a delivery that waits for other deliveries to its owner. False: a worker executes
     /// it, or is about to take it.
-    pub(crate) fn withdraw(&mut self, delivery: u64) -> bool {
+    pub(crate) fn withdraw(&mut self, delivery: CallKey) -> bool {
         let mut queue = lock(&self.shared.queue);
         let at = queue.jobs.iter().position(|queued| queued.job.delivery == Some(delivery));
         let blocked = at.filter(|&at| !queue.may_begin(queue.jobs[at].job.charge));
@@ -238,12 +239,17 @@ impl FdInstaller {
         true
     }
 
+    /// Whether a read waits for its files.
+    pub(crate) fn has_readers(&self) -> bool {
+        !self.completions.is_empty()
+    }
+
     /// Whether no job is queued or being executed.
     pub(crate) fn is_idle(&self) -> bool {
         lock(&self.shared.queue).is_empty()
     }
 
-    pub(crate) fn complete(&mut self, delivery: u64, completion: Completion) {
+    pub(crate) fn complete(&mut self, delivery: CallKey, completion: Completion) {
         if let Some(sender) = self.completions.remove(&delivery) {
             let _ = sender.send(completion);
         }
@@ -255,7 +261,7 @@ impl FdInstaller {
     }
 
     /// The next outcome, with the id of its delivery.
-    pub(crate) fn outcome(&mut self) -> Option<(u64, Outcome)> {
+    pub(crate) fn outcome(&mut self) -> Option<(CallKey, Outcome)> {
         let (delivery, outcome) = self.outcomes.try_recv().ok()?;
         if matches!(outcome, Outcome::Unanswered(_) | Outcome::Lost) {
             self.completions.remove(&delivery);

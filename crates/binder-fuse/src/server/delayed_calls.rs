@@ -11,10 +11,8 @@
 //! Owners take turns in being checked, so that one with thousands of delayed calls neither occupies
 //! the event loop nor delays the calls of another one that are ready.
 //!
-//! The returns of a read cannot be withdrawn: their work was taken. If they are late, its reply
-//! waits until the blocked thread has written them.
+//! The reply to a read whose returns are late waits until the blocked thread has written them.
 
-use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -24,13 +22,15 @@ use binder_driver::Errno;
 use binder_uapi::{BinderWriteRead, Command, CommandReader};
 use headroom_linux::clock::Timer;
 use headroom_linux::sched::leave_realtime;
-use owners::{Owner, Rate};
+use owners::{FairQueue, Owner, Rate};
 
-use super::request_queue::{Due, RequestQueue, Requester, Slice, Stage};
-use super::{PendingIoctl, Server};
+use super::Server;
+use super::call::{Call, CallState, LateRead, PendingIoctl, Stage, Step};
+use super::request_queue::{Account, Requester};
 use crate::access_limits::Start;
 use crate::client_access::{BlockedAccess, LoopThreads, Progress};
 use crate::client_memory;
+use crate::open::CallKey;
 use crate::owner_budgets::{Exempt, OwnerBudgets};
 
 /// How often delayed calls are checked, besides after each access that has returned: an owner's
@@ -44,7 +44,8 @@ const SLICES: Rate = owners::bounds::CALL_SLICES.of_an_owner();
 /// See the module's documentation.
 pub(super) struct DelayedCalls {
     timer: Timer,
-    calls: RequestQueue,
+    /// Of those that have ended meanwhile, too.
+    calls: FairQueue<Account, CallKey>,
     /// Further slices of ioctls.
     pub(super) budgets: OwnerBudgets,
 }
@@ -52,17 +53,12 @@ pub(super) struct DelayedCalls {
 impl DelayedCalls {
     pub(super) fn new() -> io::Result<Self> {
         let budgets = OwnerBudgets::new(SLICES, Exempt::Nobody);
-        Ok(Self { timer: Timer::new()?, calls: RequestQueue::new(), budgets })
+        Ok(Self { timer: Timer::new()?, calls: FairQueue::new(1), budgets })
     }
 
     /// Becomes readable when the calls are to be checked.
     pub(super) fn timer(&self) -> BorrowedFd<'_> {
         self.timer.as_fd()
-    }
-
-    /// The calls, in no order.
-    pub(super) fn slices(&self) -> impl Iterator<Item = &Slice> {
-        self.calls.slices()
     }
 
     /// Charges a further slice to its owner, if that has one left.
@@ -74,55 +70,23 @@ impl DelayedCalls {
         Stage::Due
     }
 
-    fn insert(&mut self, requester: Requester, call: Slice) {
+    /// Adds a call.
+    pub(super) fn push(&mut self, requester: Requester, call: CallKey) {
         if self.calls.is_empty() {
             self.timer.expire_every(CHECK_EVERY);
         }
-        self.calls.push_call(requester, call.request.unique, Due::Slice(call));
-    }
-
-    /// Removes and returns a call, since its caller has a signal.
-    pub(super) fn withdraw(&mut self, unique: u64) -> Option<Due> {
-        self.calls.withdraw(unique)
-    }
-}
-
-/// A read whose returns are not written yet, because memory of its client does not answer.
-pub(super) struct LateRead {
-    request: PendingIoctl,
-    bwr: BinderWriteRead,
-    access: BlockedAccess,
-}
-
-/// Reads whose returns are late, by their requests. No more than threads are blocked.
-#[derive(Default)]
-pub(super) struct LateReturns(HashMap<u64, LateRead>);
-
-impl LateReturns {
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// Removes and returns the read of a request.
-    pub(super) fn take(&mut self, unique: u64) -> Option<LateRead> {
-        self.0.remove(&unique)
+        self.calls.push(requester.account, requester.uid, 1, call);
     }
 }
 
 impl Server {
-    /// Starts or continues a call later.
-    pub(super) fn delay_call(&mut self, call: Slice) {
-        let Some(open) = self.host.opens.get_mut(call.request.key) else { return };
-        open.calls.set(call.request.caller.tid, Some(call.request.unique));
-        self.delayed.insert(Requester::of(open), call);
-    }
-
     /// Continues a long BINDER_WRITE_READ in its owner's next turn, or once the owner has slices.
     pub(super) fn continue_call(&mut self, request: PendingIoctl, bwr: BinderWriteRead) {
         let owner = self.host.charge(request.caller).owner;
-        let stage = self.delayed.pay(owner, Stage::Unpaid);
-        let slice = Slice { request, bwr, stage };
-        if stage == Stage::Unpaid { self.delay_call(slice) } else { self.queue_slice(slice) }
+        match self.delayed.pay(owner, Stage::Unpaid) {
+            Stage::Unpaid => self.delay_call(request, bwr, Stage::Unpaid),
+            stage => self.queue_call(request, Box::new(Step { bwr, stage })),
+        }
     }
 
     /// Late accesses have returned.
@@ -139,67 +103,62 @@ impl Server {
     pub(super) fn serve_delayed_calls(&mut self) {
         self.delayed.timer.take_expiry();
         for _ in 0..self.delayed.calls.len().min(CHECKS) {
-            let Some(Due::Slice(call)) = self.delayed.calls.pop_in_turn() else { break };
-            let owner = self.host.charge(call.request.caller).owner;
-            let call = Slice { stage: self.delayed.pay(owner, call.stage), ..call };
-            let start = match call.stage {
-                Stage::Unpaid => Start::Later,
-                Stage::Due => self.host.start_of_call(call.request.caller),
-                Stage::Touched if self.host.admits_touched(call.request.caller) => Start::Now,
-                Stage::Touched => Start::Later,
-            };
-            match start {
-                Start::Now => self.queue_slice(call),
-                Start::Touched => self.touch_and_delay(call),
-                Start::Later => self.delay_call(call),
-            }
+            let Some(key) = self.delayed.calls.pop() else { break };
+            self.check_delayed_call(key);
         }
         if self.delayed.calls.is_empty() {
             self.delayed.timer.disarm();
         }
     }
 
+    fn check_delayed_call(&mut self, key: CallKey) {
+        let Some(Call { request, state: CallState::Delayed(step) }) = self.calls.get_mut(key)
+        else {
+            return;
+        };
+        let (request, caller) = (*request, request.caller);
+        step.stage = self.delayed.pay(self.host.charge(caller).owner, step.stage);
+        let start = match step.stage {
+            Stage::Unpaid => Start::Later,
+            Stage::Touched if self.host.admits_touched(caller) => Start::Now,
+            Stage::Touched => Start::Later,
+            Stage::Due | Stage::Arrived(_) => self.host.start_of_call(caller),
+        };
+        if start == Start::Later {
+            return self.delayed.push(self.requester_of(&request), key);
+        }
+        let Some(Call { state: CallState::Delayed(step), .. }) = self.end_wait(key) else { return };
+        match start {
+            Start::Touched => self.touch_and_delay(request, step.bwr),
+            Start::Now | Start::Later => self.queue_call(request, step),
+        }
+    }
+
     /// Starts a thread that touches the call's memory; the call waits until it has returned.
-    pub(super) fn touch_and_delay(&mut self, call: Slice) {
-        let caller = call.request.caller;
+    pub(super) fn touch_and_delay(&mut self, request: PendingIoctl, bwr: BinderWriteRead) {
+        let caller = request.caller;
         let threads = self.loop_threads.as_ref();
-        let started = threads.map(|threads| start_touch(threads, caller.tid, call.bwr));
+        let started = threads.map(|threads| start_touch(threads, caller.tid, bwr));
         if let Some(Ok(access)) = started {
             self.host.note_touch(caller, access);
         }
         // Without a thread, its next access may be late.
-        self.delay_call(Slice { stage: Stage::Touched, ..call });
-    }
-
-    /// Replies to a read once its returns are written.
-    pub(super) fn await_returns(
-        &mut self,
-        request: PendingIoctl,
-        bwr: BinderWriteRead,
-        access: BlockedAccess,
-    ) {
-        let PendingIoctl { key, caller, unique, .. } = request;
-        if let Some(open) = self.host.opens.get_mut(key) {
-            open.calls.set(caller.tid, Some(unique));
-        }
-        self.late_returns.0.insert(unique, LateRead { request, bwr, access });
+        self.delay_call(request, bwr, Stage::Touched);
     }
 
     /// Replies to the reads whose returns are written by now.
     fn finish_late_returns(&mut self) {
-        let has_returned = |_: &u64, read: &mut LateRead| read.access.has_returned();
-        let returned: Vec<_> = self.late_returns.0.extract_if(has_returned).collect();
-        for (unique, read) in returned {
-            let sent = match read.access.result() {
-                Some(Ok(())) => {
-                    self.end_request(&read.request);
-                    self.finish(read.request, &read.bwr, Ok(()))
-                }
-                _ => self.fail_returns(read),
+        for key in self.calls.returned() {
+            let Some(Call { request, state: CallState::Returning(read) }) = self.end_wait(key)
+            else {
+                continue;
             };
-            if let Err(error) = sent {
-                tracing::warn!("request {unique}: the kernel does not take the answer: {error}");
-            }
+            let LateRead { bwr, access } = *read;
+            let sent = match access.result() {
+                Some(Ok(())) => self.finish(request, &bwr, Ok(())),
+                _ => self.fail_returns(request, bwr),
+            };
+            self.log_unsent(&request, sent);
         }
     }
 
@@ -207,20 +166,14 @@ impl Server {
     /// The thread does not know of the calls that it has received: they fail as if it had exited.
     pub(super) fn fail_returns(
         &mut self,
-        LateRead { request, bwr, .. }: LateRead,
+        request: PendingIoctl,
+        bwr: BinderWriteRead,
     ) -> io::Result<()> {
-        self.end_request(&request);
         let (process, tid) = (request.caller.process, request.caller.tid);
         self.driver.thread_exit(&mut self.host, process, tid);
         self.cancel_deferred(tid, process);
         let bwr = BinderWriteRead { read_consumed: 0, ..bwr };
         self.finish(request, &bwr, Err(Errno::EFAULT))
-    }
-
-    fn end_request(&mut self, request: &PendingIoctl) {
-        if let Some(open) = self.host.opens.get_mut(request.key) {
-            open.calls.take(request.caller.tid);
-        }
     }
 }
 

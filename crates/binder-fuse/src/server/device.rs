@@ -11,16 +11,16 @@ use binder_driver::{
 use binder_uapi::BinderWriteRead;
 use owners::{Exhausted, Owner, Uid};
 
-use super::{Due, OPENER, PendingIoctl, Requester, Server, Slice, THREAD};
+use super::call::{Call, CallState, LateRead, PendingIoctl, Stage};
+use super::{OPENER, Server, THREAD};
 use crate::access_limits::Start;
 use crate::files::CallStop;
 use crate::fixed::{DeviceId, Place};
 use crate::identity::{self, Client, Disposition, UserView};
 use crate::mapping::{Backing, MappingKind, NotifyStore, Passthrough};
-use crate::nonblock::{FlagHistory, ParkedRead};
-use crate::open::{Calls, Open, OpenKey, OpenerState};
+use crate::nonblock::FlagHistory;
+use crate::open::{Calls, Open, OpenInfo, OpenKey, OpenerState, Poll, Views, Warned};
 use crate::placement::{self, Move, Moved};
-use crate::rings;
 use crate::task_watch::Exit;
 use crate::wire::types::{
     FOPEN_DIRECT_IO, InHeader, OpenIn, OpenOut, POLL_SCHEDULE_NOTIFY, PollIn, PollOut,
@@ -126,7 +126,7 @@ impl Server {
             return Err(open_errno(&error));
         }
         let (open_flags, backing_id) = backing.open_reply();
-        let key = self.host.insert(Open {
+        let info = OpenInfo {
             process,
             node: header.nodeid,
             pid,
@@ -134,23 +134,19 @@ impl Server {
             euid,
             sender_euid: euid,
             owner,
-            pid_view,
-            user_view: UserView::of(header.pid, self.own_users),
+            views: Views { pid: pid_view, user: UserView::of(header.pid, self.own_users) },
             nonblock: open.flags & libc::O_NONBLOCK as u32 != 0,
             flag_history: FlagHistory::AsOpened,
-            address_space: None,
-            backing,
             calls: Calls::default(),
-            poll_handle: None,
-            poller: None,
+            poll: None,
             call_stop: match sigtrap {
                 Disposition::Other => CallStop::Step,
                 Disposition::Ignored => CallStop::EntryAndExit,
             },
             untrapped: false,
-            warned_writable: false,
-            warned_broken: false,
-        });
+            warned: Warned::default(),
+        };
+        let key = self.host.insert(Open { info, address_space: None, backing });
         Ok(OpenOut { fh: key.to_fh(), open_flags, backing_id })
     }
 
@@ -189,7 +185,7 @@ impl Server {
 
     pub(super) fn flush(&mut self, header: &InHeader, fh: u64) -> io::Result<()> {
         if let Some(open) = self.host.opens.get(OpenKey::from_fh(fh)) {
-            self.driver.flush(open.process);
+            self.driver.flush(open.info.process);
         }
         self.send_ok(header)
     }
@@ -199,23 +195,20 @@ impl Server {
         let key = OpenKey::from_fh(fh);
         self.end_rings_of(key);
         if let Some(open) = self.host.opens.get(key) {
-            let process = open.process;
+            let process = open.info.process;
             self.driver.release(&mut self.host, process);
         }
         if let Some(open) = self.host.remove(key) {
-            for (tid, request) in open.calls.iter() {
-                self.threads.unwatch(tid, open.process);
-                self.cancel_deferred(tid, open.process);
-                // Skips a read that waits for files: it has its reply already.
-                if let Some(unique) = request.filter(|unique| self.parked.contains_key(unique)) {
-                    // The kernel releases a file after its last call; a call that is left was lost.
-                    tracing::warn!("thread {tid} was still in a call when its file was released");
-                    self.parked.remove(&unique);
-                    self.send_errno(unique, libc::EBADF)?;
+            for (tid, call) in open.info.calls.iter() {
+                self.threads.unwatch(tid, open.info.process);
+                self.cancel_deferred(tid, open.info.process);
+                // The kernel releases a file after its last call: only a worker may be at one.
+                if let Some(call) = call {
+                    self.interrupt_call(call)?;
                 }
             }
-            self.openers.unwatch(open.pid, open.process);
-            self.tree.unclaim(open.node);
+            self.openers.unwatch(open.info.pid, open.info.process);
+            self.tree.unclaim(open.info.node);
         }
         self.send_ok(header)
     }
@@ -226,9 +219,9 @@ impl Server {
         for process in exit.processes {
             let key = self.host.key_of(process);
             let Some(open) = key.and_then(|key| self.host.opens.get_mut(key)) else { continue };
-            open.opener = OpenerState::Exited;
+            open.info.opener = OpenerState::Exited;
             // Its threads have exited, too. What was queued for one of them goes to the process.
-            let tids: Vec<u32> = open.calls.iter().map(|(tid, _)| tid).collect();
+            let tids: Vec<u32> = open.info.calls.iter().map(|(tid, _)| tid).collect();
             for tid in tids {
                 if let Some(exit) = self.threads.stale(tid) {
                     self.thread_gone(exit);
@@ -245,8 +238,8 @@ impl Server {
     /// have executed a setuid program, which did not make the call.
     pub(super) fn refresh_opener_euid(&mut self, key: OpenKey, tid: u32, fsuid: Uid) {
         let Some(open) = self.host.opens.get(key) else { return };
-        let (pid, process) = (open.pid, open.process);
-        if open.sender_euid == fsuid {
+        let (pid, process) = (open.info.pid, open.info.process);
+        if open.info.sender_euid == fsuid {
             return;
         }
         let euid = if tid == pid { Some(fsuid) } else { identity::euid_of(pid) };
@@ -258,9 +251,9 @@ impl Server {
             self.opener_gone(exit);
         }
         if let Some(open) = self.host.opens.get_mut(key)
-            && open.opener == OpenerState::Alive
+            && open.info.opener == OpenerState::Alive
         {
-            open.sender_euid = euid;
+            open.info.sender_euid = euid;
             self.driver.set_opener_euid(process, euid);
         }
     }
@@ -270,10 +263,10 @@ impl Server {
     /// Errno (positive) if its owner has too many, as if the kernel's driver had no memory.
     pub(super) fn note_thread(&mut self, key: OpenKey, tid: u32) -> Result<(), i32> {
         let Some(open) = self.host.opens.get_mut(key) else { return Ok(()) };
-        if open.calls.knows(tid) {
+        if open.info.calls.knows(tid) {
             return Ok(());
         }
-        let (process, owner) = (open.process, open.owner);
+        let (process, owner) = (open.info.process, open.info.owner);
         let token = THREAD | u64::from(tid);
         if let Some(exit) = self.threads.stale(tid) {
             self.thread_gone(exit);
@@ -304,7 +297,7 @@ impl Server {
         let (revents, _moved) = match self.host.opens.get(key) {
             Some(open) if header.pid != 0 => {
                 let caller =
-                    Caller { process: open.process, tid: header.pid, euid: Uid(header.uid) };
+                    Caller { process: open.info.process, tid: header.pid, euid: Uid(header.uid) };
                 if let Err(errno) = self.note_thread(key, header.pid) {
                     return self.send_error(header, errno);
                 }
@@ -312,8 +305,7 @@ impl Server {
                 if poll.flags & POLL_SCHEDULE_NOTIFY != 0
                     && let Some(open) = self.host.opens.get_mut(key)
                 {
-                    open.poll_handle = Some(poll.kh);
-                    open.poller = Some(header.pid);
+                    open.info.poll = Some(Poll { handle: poll.kh, thread: Some(header.pid) });
                 }
                 self.chain.request(header.pid, Instant::now());
                 let moved = self.place_woken(header.pid);
@@ -327,88 +319,17 @@ impl Server {
         self.channel.send(self.reply.body(header.unique, &out))
     }
 
-    /// Handles a signal for the caller of a pending request. The request gets its reply at once:
-    /// until then the caller cannot even be killed. The error is EINTR with SA_RESTART too, as
-    /// with the kernel's driver: a signal can make a looper leave its read.
-    ///
-    /// INTERRUPT itself has no reply. Each pending request records it; for any other request it
-    /// came too late. EAGAIN would make the kernel send it again at once, as long as the request is
-    /// pending.
-    pub(super) fn interrupt(&mut self, unique: u64) -> io::Result<()> {
-        if let Some(sent) = self.interrupt_freeze(unique) {
-            return sent;
-        }
-        if let Some(parked) = self.parked.get(&unique).copied() {
-            return self.end_parked(parked, Errno::EINTR);
-        }
-        if let Some(withdrawn) = self.queue.withdraw(unique) {
-            return self.interrupt_queued(unique, withdrawn);
-        }
-        if let Some(call) = self.delayed.withdraw(unique) {
-            return self.interrupt_queued(unique, call);
-        }
-        if let Some(late) = self.late_returns.take(unique) {
-            return self.fail_returns(late);
-        }
-        match self.interrupt_fd_delivery(unique) {
-            Some(sent) => sent,
-            None => {
-                self.pages.interrupt_kept(unique);
-                Ok(())
-            }
-        }
-    }
-
     /// Ends the reads of descriptors that are nonblocking by now.
     pub(super) fn end_nonblocking_reads(&mut self) {
         for read in self.nonblock.take_nonblocking() {
-            let Some(request) = self.parked.get(&read.unique).copied() else { continue };
+            let Some(&Call { request, .. }) = self.calls.get(read.call) else { continue };
             if let Some(open) = self.host.opens.get_mut(request.key) {
-                open.flag_history = FlagHistory::Changed;
+                open.info.flag_history = FlagHistory::Changed;
             }
-            if let Err(error) = self.end_parked(request, Errno::EAGAIN) {
-                tracing::warn!("{request:?}: the kernel does not take the answer: {error}");
-            }
+            let sent = self.end_parked(read.call, Errno::EAGAIN);
+            self.log_unsent(&request, sent);
         }
         self.serve_wakes();
-    }
-
-    /// Ends a parked read with an error, or delivers what it holds.
-    pub(super) fn end_parked(&mut self, request: PendingIoctl, errno: Errno) -> io::Result<()> {
-        match self.end_wait(request) {
-            Interrupt::Woken => Ok(()),
-            Interrupt::Ended(bwr) => self.send_result(&request, -errno.code(), &bwr),
-            Interrupt::NotParked => self.send_errno(request.unique, errno.code()),
-        }
-    }
-
-    /// Lets the thread of a parked read wait no longer. If it is woken instead, it stays parked
-    /// until the wake-up that follows sends the reply.
-    pub(super) fn end_wait(&mut self, request: PendingIoctl) -> Interrupt {
-        let PendingIoctl { key, caller, .. } = request;
-        let process = self.host.opens.get(key).map(|open| open.process);
-        let interrupt = process.map(|process| self.driver.interrupt(process, caller.tid));
-        if interrupt != Some(Interrupt::Woken) {
-            self.unpark(key, caller.tid);
-        }
-        interrupt.unwrap_or(Interrupt::NotParked)
-    }
-
-    pub(super) fn park(&mut self, request: PendingIoctl) {
-        if let Some(open) = self.host.opens.get_mut(request.key) {
-            let (unique, tid) = (request.unique, request.caller.tid);
-            open.calls.set(tid, Some(unique));
-            if rings::ring_of(unique).is_none() {
-                self.nonblock.add(ParkedRead { unique, tid, owner: open.owner }, open.flag_history);
-            }
-            self.parked.insert(unique, request);
-        }
-    }
-
-    /// Removes and returns the request in which a thread is parked.
-    pub(super) fn unpark(&mut self, key: OpenKey, tid: u32) -> Option<PendingIoctl> {
-        let unique = self.host.opens.get_mut(key)?.calls.take(tid)?;
-        self.parked.remove(&unique)
     }
 
     /// Acts on the driver's result for a BINDER_WRITE_READ.
@@ -424,9 +345,9 @@ impl Server {
                 Ok(())
             }
             WriteRead::Late { bwr } => {
-                match rings::ring_of(request.unique) {
+                match request.ring() {
                     Some(ring) => self.leave_to_request(ring, bwr),
-                    None => self.delay_call(Slice::new(request, bwr)),
+                    None => self.delay_call(request, bwr, Stage::Due),
                 }
                 Ok(())
             }
@@ -434,37 +355,11 @@ impl Server {
                 self.park(request);
                 Ok(())
             }
-            WriteRead::InstallFds { bwr } => match rings::ring_of(request.unique) {
+            WriteRead::InstallFds { bwr } => match request.ring() {
                 Some(ring) => self.offer_ring_files(ring, request),
                 None => self.begin_fd_delivery(request, bwr),
             },
         }
-    }
-
-    /// Queues the rest of a long BINDER_WRITE_READ.
-    pub(super) fn queue_slice(&mut self, slice: Slice) {
-        let PendingIoctl { key, caller, unique, .. } = slice.request;
-        let Some(open) = self.host.opens.get_mut(key) else { return };
-        open.calls.set(caller.tid, Some(unique));
-        let requester = Requester::of(open);
-        self.queue.push_call(requester, unique, Due::Slice(slice));
-    }
-
-    /// Ends a BINDER_WRITE_READ that was in the queue.
-    fn interrupt_queued(&mut self, unique: u64, withdrawn: Due) -> io::Result<()> {
-        match self.end_withdrawn(withdrawn) {
-            Some(Slice { request, bwr, .. }) => self.send_result(&request, -libc::EINTR, &bwr),
-            None => self.send_errno(unique, libc::EINTR),
-        }
-    }
-
-    /// Its thread does not wait in it any more. Returns a BINDER_WRITE_READ that was started.
-    pub(super) fn end_withdrawn(&mut self, withdrawn: Due) -> Option<Slice> {
-        let Due::Slice(slice) = withdrawn else { return None };
-        if let Some(open) = self.host.opens.get_mut(slice.request.key) {
-            open.calls.take(slice.request.caller.tid);
-        }
-        Some(slice)
     }
 
     /// Runs a read as if its caller had made the ioctl again.
@@ -474,14 +369,14 @@ impl Server {
         bwr: BinderWriteRead,
     ) -> io::Result<()> {
         // A call of a ring accesses no memory of its client.
-        let start = match rings::ring_of(request.unique) {
+        let start = match request.ring() {
             Some(_) => Start::Now,
             None => self.host.start_of_call(request.caller),
         };
         match start {
             Start::Now => return self.run_now(request, bwr),
-            Start::Touched => self.touch_and_delay(Slice::new(request, bwr)),
-            Start::Later => self.delay_call(Slice::new(request, bwr)),
+            Start::Touched => self.touch_and_delay(request, bwr),
+            Start::Later => self.delay_call(request, bwr, Stage::Due),
         }
         Ok(())
     }
@@ -491,8 +386,10 @@ impl Server {
         request: PendingIoctl,
         bwr: BinderWriteRead,
     ) -> io::Result<()> {
-        let Some(open) = self.host.opens.get(request.key) else { return Ok(()) };
-        let waiting = if open.nonblock { Waiting::Refused } else { Waiting::Allowed };
+        let Some(open) = self.host.opens.get(request.key) else {
+            return self.send_errno(&request, libc::EBADF);
+        };
+        let waiting = if open.info.nonblock { Waiting::Refused } else { Waiting::Allowed };
         let answer = self.driver.write_read(&mut self.host, request.caller, bwr, waiting);
         self.answer_read(request, answer)
     }
@@ -508,11 +405,12 @@ impl Server {
         if let Some(access) = self.host.take_late_returns()
             && result.is_ok()
         {
-            self.await_returns(request, *bwr, access);
+            let read = Box::new(LateRead { bwr: *bwr, access });
+            self.wait(request, CallState::Returning(read));
             return Ok(());
         }
         let result = result.map_or_else(|errno| -errno.code(), |()| 0);
-        let is_request = rings::ring_of(request.unique).is_none();
+        let is_request = request.ring().is_none();
         if is_request && !self.host.closes.is_empty() && self.answer_and_close(request, result, bwr)
         {
             self.chain.wake(request.caller.tid);
@@ -545,9 +443,8 @@ impl Server {
         if answer == WriteRead::Parked {
             return Ok(());
         }
-        let Some(request) = self.host.key_of(process).and_then(|key| self.unpark(key, tid)) else {
-            return Ok(());
-        };
+        let Some((key, request)) = self.parked(process, tid) else { return Ok(()) };
+        self.end_wait(key);
         self.answer_read(request, answer)
     }
 
@@ -574,41 +471,28 @@ impl Server {
         if self.host.is_unlimited() {
             return false;
         }
-        let Some(PendingIoctl { caller, .. }) = self.parked_request(process, tid) else {
-            return false;
-        };
-        let start = self.host.start_of_call(caller);
+        let Some((key, request)) = self.parked(process, tid) else { return false };
+        let start = self.host.start_of_call(request.caller);
         if start == Start::Now {
             return false;
         }
-        let bwr = match self.driver.interrupt(process, tid) {
-            Interrupt::Ended(bwr) => bwr,
+        match (self.interrupt_read(key, request.caller), start) {
+            (Interrupt::Ended(bwr), Start::Touched) => self.touch_and_delay(request, bwr),
+            (Interrupt::Ended(bwr), _) => self.delay_call(request, bwr, Stage::Due),
             // The wake-up that follows ends it.
-            Interrupt::Woken => return true,
-            Interrupt::NotParked => return false,
-        };
-        if let Some(request) = self.host.key_of(process).and_then(|key| self.unpark(key, tid)) {
-            match start {
-                Start::Touched => self.touch_and_delay(Slice::new(request, bwr)),
-                Start::Now | Start::Later => self.delay_call(Slice::new(request, bwr)),
-            }
+            (Interrupt::Woken, _) => {}
+            (Interrupt::NotParked, _) => return false,
         }
         true
     }
 
-    fn parked_request(&self, process: ProcessId, tid: u32) -> Option<PendingIoctl> {
-        let open = self.host.opens.get(self.host.key_of(process)?)?;
-        self.parked.get(&open.calls.request(tid)?).copied()
-    }
-
     fn wake_pollers(&mut self, process: ProcessId) -> io::Result<()> {
         let open = self.host.key_of(process).and_then(|key| self.host.opens.get(key));
-        let Some((kh, poller)) = open.and_then(|open| Some((open.poll_handle?, open.poller)))
-        else {
+        let Some(Poll { handle, thread }) = open.and_then(|open| open.info.poll) else {
             return Ok(());
         };
-        let _moved = poller.and_then(|tid| self.place_woken(tid));
-        self.channel.send(self.reply.notify_poll(kh))
+        let _moved = thread.and_then(|tid| self.place_woken(tid));
+        self.channel.send(self.reply.notify_poll(handle))
     }
 }
 

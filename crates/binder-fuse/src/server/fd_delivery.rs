@@ -2,7 +2,6 @@
 //! with its outcome. Where the reader's calls are trapped, its delivery is deferred, and a [`Trap`]
 //! installs the files at its next call.
 
-use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -13,43 +12,35 @@ use ioctl_trap::{HeldCalls, Listener};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use zerocopy::IntoBytes;
 
-use super::{FD_DELIVERIES, PendingIoctl, Server};
+use super::call::{Call, CallState, FileRead, PendingIoctl, Signal, Transport};
+use super::{FD_DELIVERIES, Server};
 use crate::Error;
 use crate::client_memory::MemoryWrite;
 use crate::files::{
     CallStop, ClientFile, Completion, FdInstaller, Job, Outcome, ReadRoom, Trap, TrapOutcome,
 };
-use crate::open::OpenKey;
+use crate::open::{CallKey, OpenKey};
 
-/// Deliveries in progress.
+/// What delivers files.
 #[derive(Default)]
 pub(super) struct FdDeliveries {
     /// Started with the first delivery.
     installer: Option<FdInstaller>,
     /// Created with the first filter.
     pub(super) trap: Option<Trap>,
-    waiting: HashMap<u64, FdDelivery>,
-    /// Id of a delivery, by the unique id of the reader's request.
-    by_request: HashMap<u64, u64>,
-    last: u64,
-}
-
-struct FdDelivery {
-    request: PendingIoctl,
-    bwr: BinderWriteRead,
-    /// The reader has a signal: its read must not be parked again.
-    interrupted: bool,
 }
 
 impl FdDeliveries {
     /// Whether an outcome is due: the event loop must not block in the read of a request.
     pub(super) fn awaits_outcome(&self) -> bool {
-        !self.waiting.is_empty()
+        self.installer.as_ref().is_some_and(FdInstaller::has_readers)
     }
 
     /// Whether no descriptor is being installed or closed in a client.
     pub(super) fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.installer.as_ref().is_none_or(FdInstaller::is_idle)
+        self.installer
+            .as_ref()
+            .is_none_or(|installer| installer.is_idle() && !installer.has_readers())
     }
 
     /// Whether clients run under filters.
@@ -98,19 +89,16 @@ impl Server {
         if let Some(answer) = self.defer_fd_delivery(request) {
             return self.answer_read(request, answer);
         }
-        if let Some(open) = self.host.opens.get_mut(request.key) {
-            open.calls.set(tid, Some(request.unique));
-        }
         let files = self.files_for(process, tid);
-        self.fd_deliveries.last += 1;
-        let delivery = self.fd_deliveries.last;
-        let reply = self.reply.ioctl(request.unique, 0, bwr.as_bytes()).to_vec();
+        let reply = self.reply.ioctl(request.unique(), 0, bwr.as_bytes()).to_vec();
         let room = ReadRoom {
             address: bwr.read_buffer.wrapping_add(bwr.read_consumed),
             len: bwr.read_size.saturating_sub(bwr.read_consumed),
         };
+        let read = Box::new(FileRead { bwr, signal: Signal::None });
+        let call = self.wait(request, CallState::PassingFiles(read));
         let job = Job {
-            delivery: Some(delivery),
+            delivery: Some(call),
             reader: request.caller,
             call_stop: self.call_stop(request.key),
             known_filters: self.fd_deliveries.known_filters(),
@@ -120,56 +108,36 @@ impl Server {
             files,
             closes: Vec::new(),
         };
-        self.fd_deliveries
-            .waiting
-            .insert(delivery, FdDelivery { request, bwr, interrupted: false });
-        self.fd_deliveries.by_request.insert(request.unique, delivery);
         match self.installer().map(|installer| installer.submit(job)) {
             Ok(true) => Ok(()),
             Ok(false) => {
                 let error = io::Error::other("no thread to install descriptors");
-                self.finish_fd_delivery(delivery, Outcome::Unanswered(error))
+                self.finish_fd_delivery(call, Outcome::Unanswered(error))
             }
-            Err(error) => self.finish_fd_delivery(delivery, Outcome::Unanswered(error)),
+            Err(error) => self.finish_fd_delivery(call, Outcome::Unanswered(error)),
         }
     }
 
-    /// Handles a signal for a reader that waits for files. `None`: the request does not wait for
-    /// any.
+    /// Handles a signal for a reader that waits for files.
     ///
     /// If a worker executes the delivery, it sends the reply to the reader's request first. A
     /// delivery that waits for other deliveries to the same owner is deferred: the thread's next
     /// read returns its transaction.
-    pub(super) fn interrupt_fd_delivery(&mut self, unique: u64) -> Option<io::Result<()>> {
-        let id = *self.fd_deliveries.by_request.get(&unique)?;
-        let delivery = self.fd_deliveries.waiting.get_mut(&id)?;
-        delivery.interrupted = true;
-        let request = delivery.request;
-        if !self.fd_deliveries.installer.as_mut().is_some_and(|installer| installer.withdraw(id)) {
-            return Some(Ok(()));
+    pub(super) fn withdraw_fd_delivery(&mut self, call: CallKey) -> io::Result<()> {
+        let installer = self.fd_deliveries.installer.as_mut();
+        if !installer.is_some_and(|installer| installer.withdraw(call)) {
+            return Ok(());
         }
-        self.remove_fd_delivery(id);
+        let Some(Call { request, .. }) = self.end_wait(call) else { return Ok(()) };
         let Caller { process, tid, .. } = request.caller;
-        Some(match self.driver.defer_files(&mut self.host, process, tid) {
+        match self.driver.defer_files(&mut self.host, process, tid) {
             Some(answer) => self.answer_read(request, answer),
-            None => self.channel.send(self.reply.error(unique, libc::EINTR)),
-        })
-    }
-
-    fn remove_fd_delivery(&mut self, id: u64) -> Option<FdDelivery> {
-        let delivery = self.fd_deliveries.waiting.remove(&id)?;
-        let PendingIoctl { key, caller, unique, .. } = delivery.request;
-        self.fd_deliveries.by_request.remove(&unique);
-        if let Some(open) = self.host.opens.get_mut(key)
-            && open.calls.request(caller.tid) == Some(unique)
-        {
-            open.calls.set(caller.tid, None);
+            None => self.send_errno(&request, libc::EINTR),
         }
-        Some(delivery)
     }
 
     fn call_stop(&self, key: OpenKey) -> CallStop {
-        self.host.opens.get(key).map_or(CallStop::EntryAndExit, |open| open.call_stop)
+        self.host.opens.get(key).map_or(CallStop::EntryAndExit, |open| open.info.call_stop)
     }
 
     pub(super) fn files_for(&self, process: ProcessId, tid: u32) -> Vec<Arc<ClientFile>> {
@@ -181,7 +149,7 @@ impl Server {
     fn defer_fd_delivery(&mut self, request: PendingIoctl) -> Option<WriteRead> {
         let Caller { process, tid, .. } = request.caller;
         let trap = self.fd_deliveries.trap.as_ref()?;
-        if self.host.opens.get(request.key)?.untrapped {
+        if self.host.opens.get(request.key)?.info.untrapped {
             return None;
         }
         if !trap.defer(tid, process, self.files_for(process, tid)) {
@@ -219,7 +187,7 @@ impl Server {
                 // The call was not trapped: this open's threads are stopped for their files from
                 // now on.
                 if let Some(open) = self.host.opens.get_mut(key) {
-                    open.untrapped = true;
+                    open.info.untrapped = true;
                 }
                 Vec::new()
             }
@@ -231,22 +199,23 @@ impl Server {
 
     /// Serves the outcomes of the workers.
     pub(super) fn serve_fd_deliveries(&mut self) {
-        while let Some((delivery, outcome)) =
+        while let Some((call, outcome)) =
             self.fd_deliveries.installer.as_mut().and_then(FdInstaller::outcome)
         {
-            if let Err(error) = self.finish_fd_delivery(delivery, outcome) {
+            if let Err(error) = self.finish_fd_delivery(call, outcome) {
                 tracing::warn!("the kernel does not take the answer to a read: {error}");
             }
         }
         self.serve_wakes();
     }
 
-    fn finish_fd_delivery(&mut self, id: u64, outcome: Outcome) -> io::Result<()> {
+    fn finish_fd_delivery(&mut self, call: CallKey, outcome: Outcome) -> io::Result<()> {
         if let Outcome::Unwritten { reader, resume } = outcome {
             self.fail_unwritten(reader, &resume);
             return Ok(());
         }
-        let Some(FdDelivery { request, bwr, interrupted }) = self.remove_fd_delivery(id) else {
+        let Some(Call { request, state: CallState::PassingFiles(read) }) = self.end_wait(call)
+        else {
             return Ok(());
         };
         let Caller { process, tid, .. } = request.caller;
@@ -261,22 +230,24 @@ impl Server {
                     // closed.
                     self.host.closes.insert(tid, fds);
                 }
-                self.complete_fd_delivery(id, request, answer, returns);
+                self.complete_fd_delivery(call, request, answer, returns);
             }
             Outcome::Stopped(error) => {
                 self.report_refusal(process, tid, &error);
                 let (answer, returns) = self.refuse_files(process, tid);
-                self.complete_fd_delivery(id, request, answer, returns);
+                self.complete_fd_delivery(call, request, answer, returns);
             }
             Outcome::Unanswered(error) => {
                 self.report_refusal(process, tid, &error);
                 match self.driver.files_refused(&mut self.host, process, tid) {
                     Some(answer) => self.answer_read(request, answer)?,
-                    None => self.run_write_read(request, bwr)?,
+                    None => self.run_write_read(request, read.bwr)?,
                 }
-                if interrupted {
-                    // Its read is parked, waits for its turn, or is answered.
-                    self.interrupt(request.unique)?;
+                if read.signal == Signal::Arrived
+                    && let Some((call, _)) = self.call_of(request.key, tid)
+                {
+                    // Its read is parked, or waits for its turn.
+                    self.interrupt_call(call)?;
                 }
             }
             // What its read would have returned is written nowhere.
@@ -323,15 +294,17 @@ impl Server {
     /// Resumes a stopped reader. `answer` is `None` if the reader has to read again.
     fn complete_fd_delivery(
         &mut self,
-        delivery: u64,
+        delivery: CallKey,
         request: PendingIoctl,
         answer: Option<WriteRead>,
         mut writes: Vec<MemoryWrite>,
     ) {
         let result = match answer {
             Some(WriteRead::Done { bwr, result }) => {
-                let bytes = bwr.as_bytes().to_vec();
-                writes.push(MemoryWrite { address: request.argument, bytes });
+                if let Transport::Request { argument, .. } = request.from {
+                    let bytes = bwr.as_bytes().to_vec();
+                    writes.push(MemoryWrite { address: argument, bytes });
+                }
                 Some(result.map_or_else(|errno| -errno.code(), |()| 0))
             }
             _ => None,
@@ -346,13 +319,13 @@ impl Server {
     /// there are none to close.
     pub(super) fn answer_and_close(
         &mut self,
-        PendingIoctl { key, unique, caller, .. }: PendingIoctl,
+        request: PendingIoctl,
         result: i32,
         bwr: &BinderWriteRead,
     ) -> bool {
-        let tid = caller.tid;
-        let Some(closes) = self.host.closes.remove(&tid) else { return false };
-        let reply = self.reply.ioctl(unique, result, bwr.as_bytes()).to_vec();
+        let PendingIoctl { key, caller, .. } = request;
+        let Some(closes) = self.host.closes.remove(&caller.tid) else { return false };
+        let reply = self.reply.ioctl(request.unique(), result, bwr.as_bytes()).to_vec();
         let job = Job {
             delivery: None,
             reader: caller,

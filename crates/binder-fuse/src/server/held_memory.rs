@@ -54,10 +54,10 @@ impl Server {
 
     fn held_for_open(&self, AreaMemory { process, bytes }: AreaMemory) -> Option<HeldMemory> {
         let open = self.host.opens.get(self.host.key_of(process)?)?;
-        let pid = (open.opener == OpenerState::Alive).then_some(open.pid);
-        let file = (self.host.device(), open.node);
-        let holder = BufferHolder { pid, euid: open.euid, file };
-        Some(HeldMemory { owner: open.owner, bytes, holder: Some(holder) })
+        let pid = (open.info.opener == OpenerState::Alive).then_some(open.info.pid);
+        let file = (self.host.device(), open.info.node);
+        let holder = BufferHolder { pid, euid: open.info.euid, file };
+        Some(HeldMemory { owner: open.info.owner, bytes, holder: Some(holder) })
     }
 
     /// Starts to reclaim the pages of all buffers that are idle now, in batches while

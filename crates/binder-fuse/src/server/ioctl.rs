@@ -1,19 +1,23 @@
 //! The ioctls of a device and of `binder-control`.
 
 use std::io;
-use std::time::Instant;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
-use binder_driver::{Caller, Errno, Freshness, SpamDetection};
+use binder_driver::{Caller, Errno, Freeze, FreezeId, Freshness, SpamDetection};
 use binder_uapi::ioctl::*;
 use binder_uapi::{
-    BINDERFS_MAX_NAME, BinderFrozenStatusInfo, BinderNodeDebugInfo, BinderNodeInfoForRef,
-    BinderVersion, BinderWriteRead, BinderfsDevice, CURRENT_PROTOCOL_VERSION, FlatBinderObject,
+    BINDERFS_MAX_NAME, BinderFreezeInfo, BinderFrozenStatusInfo, BinderNodeDebugInfo,
+    BinderNodeInfoForRef, BinderVersion, BinderWriteRead, BinderfsDevice, CURRENT_PROTOCOL_VERSION,
+    FlatBinderObject,
 };
 use owners::Uid;
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::{PendingIoctl, RingPolicy, Server};
+use super::call::{CallState, PendingFreeze, PendingIoctl, Transport};
+use super::{RingPolicy, Server};
 use crate::fixed::Place;
+use crate::identity;
 use crate::open::OpenKey;
 use crate::owner_budgets::coarse_now_ns;
 use crate::wire::types::{IOCTL_DIR, InHeader, IoctlIn};
@@ -39,13 +43,6 @@ pub(crate) fn name_of(device: &mut BinderfsDevice) -> Result<&str, i32> {
     std::str::from_utf8(&device.name[..end]).map_err(|_| libc::EINVAL)
 }
 
-/// An open, and the thread that makes a call on it.
-#[derive(Clone, Copy)]
-struct Target {
-    key: OpenKey,
-    caller: Caller,
-}
-
 impl Server {
     pub(super) fn ioctl(
         &mut self,
@@ -56,10 +53,8 @@ impl Server {
         if ioctl.flags & IOCTL_DIR != 0 {
             return self.send_error(header, libc::ENOTTY);
         }
-        let key = OpenKey::from_fh(ioctl.fh);
-        if let Some(open) = self.host.opens.get(key) {
-            let caller = Caller { process: open.process, tid: header.pid, euid: Uid(header.uid) };
-            return self.device_ioctl(header, Target { key, caller }, ioctl, data);
+        if let Some(request) = self.on_device(header, ioctl) {
+            return self.device_ioctl(request, ioctl, data);
         }
         match self.tree.place(header.nodeid) {
             Some(Place::Control) => match self.control_ioctl(ioctl, data) {
@@ -70,68 +65,98 @@ impl Server {
         }
     }
 
+    /// The ioctl of a request on a device.
+    fn on_device(&self, header: &InHeader, ioctl: &IoctlIn) -> Option<PendingIoctl> {
+        let key = OpenKey::from_fh(ioctl.fh);
+        let process = self.host.opens.get(key)?.info.process;
+        let caller = Caller { process, tid: header.pid, euid: Uid(header.uid) };
+        let from = Transport::Request { unique: header.unique, argument: ioctl.arg };
+        Some(PendingIoctl { key, caller, from })
+    }
+
+    /// The BINDER_WRITE_READ of a request that can be started. `None`: it is another request, or
+    /// will be refused.
+    pub(super) fn arrived_call(
+        &self,
+        header: &InHeader,
+        ioctl: &IoctlIn,
+        data: &[u8],
+    ) -> Option<(PendingIoctl, BinderWriteRead)> {
+        if ioctl.cmd != BINDER_WRITE_READ || ioctl.flags & IOCTL_DIR != 0 || header.pid == 0 {
+            return None;
+        }
+        Some((self.on_device(header, ioctl)?, argument(data).ok()?))
+    }
+
     fn device_ioctl(
         &mut self,
-        header: &InHeader,
-        target: Target,
+        request: PendingIoctl,
         ioctl: &IoctlIn,
         data: &[u8],
     ) -> io::Result<()> {
-        let Target { key, caller } = target;
+        let PendingIoctl { key, caller, .. } = request;
         if ioctl.cmd == BINDER_WRITE_READ_32 {
             self.warn_once("protocol 7", || {
-                format!("thread {}: it speaks protocol 7 of 32-bit systems, refusing", header.pid)
+                format!("thread {}: it speaks protocol 7 of 32-bit systems, refusing", caller.tid)
             });
-            return self.send_error(header, libc::EINVAL);
+            return self.send_errno(&request, libc::EINVAL);
         }
-        if header.pid == 0 {
-            return self.send_error(header, libc::EPERM);
-        }
-        if let Err(errno) = self.note_thread(key, header.pid) {
-            return self.send_error(header, errno);
+        if caller.tid == 0 {
+            return self.send_errno(&request, libc::EPERM);
         }
         if ioctl.cmd == BINDER_WRITE_READ {
-            self.refresh_opener_euid(key, caller.tid, caller.euid);
-            return self.write_read(header, target, ioctl.arg, data);
+            return match argument(data) {
+                Ok(bwr) => self.start_call(request, bwr),
+                Err(errno) => self.send_errno(&request, errno.code()),
+            };
+        }
+        if let Err(errno) = self.note_thread(key, caller.tid) {
+            return self.send_errno(&request, errno);
         }
         if self.rings == RingPolicy::Accepted
             && let Some(result) = self.ring_ioctl(key, caller, ioctl.cmd, data)
         {
-            return match result {
-                Ok(()) => self.channel.send(self.reply.ioctl(header.unique, 0, &[])),
-                Err(errno) => self.send_error(header, errno.code()),
-            };
+            return self.finish_ioctl(&request, result);
         }
         let known = self.driver.note_ioctl(caller);
         if let (BINDER_FREEZE, Ok(()), Ok(info)) = (ioctl.cmd, known, argument(data)) {
-            return self.freeze(header.unique, caller, info);
+            return self.freeze(request, info);
         }
         match known.and_then(|()| self.small_ioctl(caller, ioctl.cmd, data)) {
-            Ok(out) => self.channel.send(self.reply.ioctl(header.unique, 0, &out)),
-            Err(errno) => self.send_error(header, errno.code()),
+            Ok(out) => self.send_ioctl(&request, 0, &out),
+            Err(errno) => self.send_errno(&request, errno.code()),
         }
     }
 
-    fn write_read(
+    /// Replies to an ioctl that returns no data.
+    fn finish_ioctl(
         &mut self,
-        header: &InHeader,
-        Target { key, caller }: Target,
-        argument_at: u64,
-        data: &[u8],
+        request: &PendingIoctl,
+        result: Result<(), Errno>,
     ) -> io::Result<()> {
-        let Ok(bwr) = argument::<BinderWriteRead>(data) else {
-            return self.send_error(header, libc::EINVAL);
-        };
-        let Some(open) = self.host.opens.get(key) else {
-            return self.send_error(header, libc::EBADF);
-        };
-        if open.calls.request(caller.tid).is_some() {
+        match result {
+            Ok(()) => self.send_ioctl(request, 0, &[]),
+            Err(errno) => self.send_errno(request, errno.code()),
+        }
+    }
+
+    /// Starts a BINDER_WRITE_READ.
+    pub(super) fn start_call(
+        &mut self,
+        request: PendingIoctl,
+        bwr: BinderWriteRead,
+    ) -> io::Result<()> {
+        let PendingIoctl { key, caller, .. } = request;
+        if let Err(errno) = self.note_thread(key, caller.tid) {
+            return self.send_errno(&request, errno);
+        }
+        self.refresh_opener_euid(key, caller.tid, caller.euid);
+        if self.call_of(key, caller.tid).is_some() {
             // A thread can be in one call only; a second request at the same time would replace the
             // first.
-            return self.send_error(header, libc::EBUSY);
+            return self.send_errno(&request, libc::EBUSY);
         }
         self.host.rings.note_request(key, caller.tid, coarse_now_ns());
-        let request = PendingIoctl { key, caller, unique: header.unique, argument: argument_at };
         self.note_call(&request);
         self.run_write_read(request, bwr)
     }
@@ -203,4 +228,86 @@ impl Server {
         (device.major, device.minor) = (0, 0);
         Ok(bytes(device))
     }
+
+    /// `BINDER_FREEZE`.
+    pub(super) fn freeze(
+        &mut self,
+        request: PendingIoctl,
+        info: BinderFreezeInfo,
+    ) -> io::Result<()> {
+        if !self.may_freeze(request.caller, info.pid) {
+            return self.finish_ioctl(&request, Err(Errno::EPERM));
+        }
+        match self.driver.freeze(request.caller.process, info) {
+            Freeze::Done(result) => self.finish_ioctl(&request, result),
+            Freeze::Waiting(id) => {
+                let deadline = Instant::now() + Duration::from_millis(info.timeout_ms.into());
+                let freeze = PendingFreeze { id, deadline };
+                self.wait(request, CallState::Freezing(Box::new(freeze)));
+                self.arm_freeze_timer();
+                Ok(())
+            }
+        }
+    }
+
+    /// The timer expires with the next freeze that fails.
+    pub(super) fn arm_freeze_timer(&self) {
+        match self.calls.freezes().map(|(_, deadline)| deadline).min() {
+            Some(next) => {
+                let left = next.saturating_duration_since(Instant::now());
+                self.freeze_timer.expire_in(left);
+            }
+            None => self.freeze_timer.disarm(),
+        }
+    }
+
+    /// Whether the caller may signal the process whose opens it freezes or thaws. The caller's own
+    /// credentials cannot change while it waits for its request. Whatever becomes of the process
+    /// meanwhile, nothing but its opens is affected.
+    fn may_freeze(&self, caller: Caller, pid: u32) -> bool {
+        let of_pid = self.host.opens.values().filter(|open| open.info.pid == pid);
+        let mut others = of_pid.filter(|open| open.info.sender_euid != caller.euid).peekable();
+        others.peek().is_none() || may_signal(caller.tid, caller.euid, pid)
+    }
+
+    /// The driver has ended a pending freeze.
+    pub(super) fn freeze_ended(
+        &mut self,
+        id: FreezeId,
+        result: Result<(), Errno>,
+    ) -> io::Result<()> {
+        match self.calls.of_freeze(id).and_then(|key| self.end_wait(key)) {
+            Some(call) => self.finish_ioctl(&call.request, result),
+            None => Ok(()),
+        }
+    }
+
+    /// The timer fired.
+    pub(super) fn serve_freeze_timeouts(&mut self) {
+        self.freeze_timer.take_expiry();
+        let now = Instant::now();
+        let expired: Vec<_> =
+            self.calls.freezes().filter(|&(_, deadline)| deadline <= now).collect();
+        for (id, _) in expired {
+            let result = self.driver.freeze_timed_out(id);
+            if let Err(error) = self.freeze_ended(id, result) {
+                tracing::warn!("the kernel does not take the answer to a BINDER_FREEZE: {error}");
+            }
+        }
+        self.arm_freeze_timer();
+        self.serve_wakes();
+    }
+}
+
+/// Whether a thread may signal a process of another user.
+fn may_signal(tid: u32, euid: Uid, pid: u32) -> bool {
+    let levels = |pid| match owners::reader::namespaces(Path::new("/proc"), pid) {
+        // A server without privileges sees its own namespace only.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Some(Vec::new()),
+        levels => levels.ok(),
+    };
+    let (Some(own), Some(target)) = (levels(tid), levels(pid)) else { return false };
+    // Innermost first: the target's namespaces below that of the caller.
+    let Some(below) = target.strip_suffix(&own[..]) else { return false };
+    below.last().is_some_and(|level| level.creator == euid) || identity::has_cap_kill(tid)
 }

@@ -1,11 +1,11 @@
 //! The event loop: one thread that owns the driver and all state around it.
 
+mod call;
 mod call_chain;
 mod delayed_calls;
 mod device;
 mod fd_delivery;
 mod files;
-mod freeze;
 mod held_memory;
 mod interval_timer;
 mod ioctl;
@@ -14,24 +14,24 @@ mod ring_calls;
 mod trace;
 mod upgrade;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use binder_driver::{Caller, Driver, snapshot::Snapshot};
-use binder_uapi::ioctl::BINDER_WRITE_READ;
+use binder_driver::{Driver, snapshot::Snapshot};
+use headroom_linux::clock::Timer;
 use owners::Uid;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
-use serde::{Deserialize, Serialize};
 
+use self::call::{Call, CallState, CallTable, Stage, Step};
 pub use self::held_memory::{BufferHolder, HeldMemory};
 use self::interval_timer::IntervalTimer;
 pub(crate) use self::ioctl::name_of;
-use self::request_queue::{Account, Due, RequestQueue, Requester, Slice, Stage};
+use self::request_queue::{Account, Due, RequestQueue, Requester};
 pub use self::trace::TracePart;
 pub use self::upgrade::{Obstacle, PausedServer, ServerState, VerifiedState};
 use crate::Error;
@@ -43,13 +43,12 @@ use crate::host::ClientHost;
 use crate::mapping::{MappingChoice, MappingKind, machine_page_size};
 use crate::mount::{Mount, MountNamespace};
 use crate::nonblock::NonblockLookups;
-use crate::open::OpenKey;
+use crate::open::{CallKey, OpenKey};
 use crate::owner_budgets::coarse_now_ns;
 use crate::page_server::PageServer;
 use crate::task_watch::{self, TaskKind, TaskWatch};
 use crate::tree::{self, Tree};
 use crate::wire::request::{opcode_name, refusal};
-use crate::wire::types::InHeader;
 use crate::wire::{Operation, ParseError, ReplyBuffer, Request};
 
 /// Number of requests that are read before queued ones are served.
@@ -184,10 +183,9 @@ pub struct Server {
     connection_limits: Vec<String>,
     own_namespace: u64,
     own_users: u64,
-    /// Parked requests by their unique id.
-    parked: HashMap<u64, PendingIoctl>,
+    calls: CallTable,
     fd_deliveries: fd_delivery::FdDeliveries,
-    freezes: freeze::Freezes,
+    freeze_timer: Timer,
     nonblock: NonblockLookups,
     hold_timer: IntervalTimer,
     tick_timer: IntervalTimer,
@@ -197,7 +195,6 @@ pub struct Server {
     ring_calls: ring_calls::RingCalls,
     queue: RequestQueue,
     delayed: delayed_calls::DelayedCalls,
-    late_returns: delayed_calls::LateReturns,
     /// `None`: the program does not run by [`serve`](crate::serve).
     loop_threads: Option<Arc<LoopThreads>>,
     /// Turns in a row that read one request only.
@@ -222,16 +219,6 @@ pub struct Server {
     channel: Arc<Channel>,
     /// Dropped last, when no call is left that could hang.
     guardian: Option<Guardian>,
-}
-
-/// A BINDER_WRITE_READ that has no reply yet.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-struct PendingIoctl {
-    key: OpenKey,
-    caller: Caller,
-    unique: u64,
-    /// Address of the caller's `binder_write_read`.
-    argument: u64,
 }
 
 impl Server {
@@ -337,9 +324,9 @@ impl Server {
             connection_limits,
             own_namespace: crate::identity::own_pid_namespace(),
             own_users: crate::identity::own_user_namespace(),
-            parked: HashMap::new(),
+            calls: CallTable::default(),
             fd_deliveries: fd_delivery::FdDeliveries::default(),
-            freezes: freeze::Freezes::new().map_err(Error::io("cannot make a timer"))?,
+            freeze_timer: Timer::new().map_err(Error::io("cannot make a timer"))?,
             nonblock: NonblockLookups::new().map_err(Error::io("cannot make an eventfd"))?,
             chain: call_chain::CallChain::new(),
             direct_read: call_chain::DirectRead::default(),
@@ -352,7 +339,6 @@ impl Server {
             queue: RequestQueue::new(),
             delayed: delayed_calls::DelayedCalls::new()
                 .map_err(Error::io("cannot make a timer"))?,
-            late_returns: delayed_calls::LateReturns::default(),
             loop_threads: LoopThreads::of_this_loop(),
             single_turns: 0,
             reply: ReplyBuffer::default(),
@@ -373,7 +359,7 @@ impl Server {
         server.watch(server.channel.as_fd(), FUSE)?;
         server.watch(server.pages.signal(), BACKLOG)?;
         server.watch(server.threads.timer(), THREAD_TIMER)?;
-        server.watch(server.freezes.timer(), FREEZE_TIMER)?;
+        server.watch(server.freeze_timer.as_fd(), FREEZE_TIMER)?;
         server.watch(server.delayed.timer(), DELAYED_CALLS)?;
         if let Some(threads) = &server.loop_threads {
             server.watch(threads.returned(), RETURNED_ACCESSES)?;
@@ -462,7 +448,7 @@ impl Server {
             self.serve_events()?;
         }
         self.serve_queue();
-        self.nonblock.submit_due(|unique| self.parked.contains_key(&unique));
+        self.nonblock.submit_due(|call| self.calls.get(call).is_some());
         self.limit_held_reads();
         self.await_tick();
         if self.is_reclaiming() {
@@ -589,10 +575,11 @@ impl Server {
     /// which a thread has one: what is left unread in the kernel waits in front of other owners'.
     fn accept(&mut self, bytes: &[u8]) {
         let Ok(request) = Request::parse(bytes) else { return self.serve(bytes) };
-        let (mut is_call, mut is_close) = (false, false);
+        let (mut call, mut is_close) = (None, false);
         let fh = match &request.operation {
             Operation::Interrupt { unique } => {
-                return match self.requester_of_call(*unique) {
+                let call = self.calls.of_request(*unique).and_then(|key| self.calls.get(key));
+                return match call.map(|call| self.requester_of(&call.request)) {
                     Some(requester) => self.queue.push(requester, StoredRequest::new(bytes)),
                     None => self.serve(bytes),
                 };
@@ -601,8 +588,8 @@ impl Server {
             | Operation::Forget { .. }
             | Operation::BatchForget(_)
             | Operation::Destroy => return self.serve(bytes),
-            Operation::Ioctl(ioctl, _) => {
-                is_call = ioctl.cmd == BINDER_WRITE_READ;
+            Operation::Ioctl(ioctl, data) => {
+                call = self.arrived_call(&request.header, ioctl, data);
                 Some(ioctl.fh)
             }
             Operation::Poll(poll) => Some(poll.fh),
@@ -616,7 +603,7 @@ impl Server {
             }
             _ => None,
         };
-        let requester = self.requester(&request.header, fh);
+        let requester = self.requester(Uid(request.header.uid), fh.map(OpenKey::from_fh));
         if !is_close && let Err(why) = self.queue.check(requester) {
             let unique = request.header.unique;
             self.warn_exhausted(requester.owner(), "requests that wait", why, "EAGAIN");
@@ -624,30 +611,19 @@ impl Server {
             let _ = self.channel.send(self.reply.error(unique, libc::EAGAIN));
             return;
         }
-        let stored = StoredRequest::new(bytes);
-        if is_call {
-            let unique = request.header.unique;
-            match self.host.real_time_level(request.header.pid) {
-                0 => self.queue.push_call(requester, unique, Due::Request(stored)),
-                level => self.queue.push_real_time(level, requester, unique, stored),
-            }
-        } else {
-            self.queue.push(requester, stored);
-        }
+        let Some((request, bwr)) = call else {
+            return self.queue.push(requester, StoredRequest::new(bytes));
+        };
+        let level = self.host.real_time_level(request.caller.tid);
+        let step = Step { bwr, stage: Stage::Arrived(requester) };
+        let key = self.wait(request, CallState::Queued(Box::new(step)));
+        self.queue.push_arrived(level, requester, key);
     }
 
-    fn requester(&self, header: &InHeader, fh: Option<u64>) -> Requester {
-        match fh.and_then(|fh| self.host.opens.get(OpenKey::from_fh(fh))) {
-            Some(open) => Requester::of(open),
-            None => Requester { account: Account::Filesystem, uid: Uid(header.uid) },
-        }
-    }
-
-    /// Who made a BINDER_WRITE_READ that is parked or in the queue.
-    fn requester_of_call(&self, unique: u64) -> Option<Requester> {
-        let parked = self.parked.get(&unique);
-        let open = parked.and_then(|request| self.host.opens.get(request.key));
-        open.map(Requester::of).or_else(|| self.queue.requester(unique))
+    /// Who is charged for a request of this uid, on this open.
+    fn requester(&self, uid: Uid, open: Option<OpenKey>) -> Requester {
+        let of_filesystem = Requester { account: Account::Filesystem, uid };
+        open.and_then(|key| self.host.opens.get(key)).map_or(of_filesystem, Requester::of)
     }
 
     /// Serves queued requests in round-robin order.
@@ -657,12 +633,12 @@ impl Server {
         }
         let start = Instant::now();
         while !self.closed
-            && let Some((due, out_of_turn)) = self.queue.pop(coarse_now_ns())
+            && let Some((next, out_of_turn)) = self.queue.pop(coarse_now_ns())
         {
             let begun = out_of_turn.map(|_| Instant::now());
-            match due {
+            match next {
                 Due::Request(request) => self.serve(request.bytes()),
-                Due::Slice(slice) => self.serve_slice(slice),
+                Due::Call(call) => self.serve_call(call),
             }
             if let (Some(owner), Some(begun)) = (out_of_turn, begun) {
                 self.queue.charge(owner, coarse_now_ns(), begun.elapsed());
@@ -673,19 +649,21 @@ impl Server {
         }
     }
 
-    /// Runs the next slice of a long BINDER_WRITE_READ, or one that was delayed.
-    fn serve_slice(&mut self, Slice { request, bwr, stage }: Slice) {
-        if let Some(open) = self.host.opens.get_mut(request.key) {
-            open.calls.take(request.caller.tid);
+    /// Starts a call whose turn has come, or runs its next slice.
+    fn serve_call(&mut self, key: CallKey) {
+        if !self.calls.get(key).is_some_and(|call| matches!(call.state, CallState::Queued(_))) {
+            // It has ended meanwhile.
+            return;
         }
-        let served = match stage {
-            Stage::Touched => self.run_now(request, bwr),
-            Stage::Unpaid | Stage::Due => self.run_write_read(request, bwr),
+        let Some(Call { request, state: CallState::Queued(step) }) = self.end_wait(key) else {
+            return;
         };
-        if let Err(error) = served {
-            let unique = request.unique;
-            tracing::warn!("request {unique}: the kernel does not take the answer: {error}");
-        }
+        let served = match step.stage {
+            Stage::Arrived(_) => self.start_call(request, step.bwr),
+            Stage::Touched => self.run_now(request, step.bwr),
+            Stage::Unpaid | Stage::Due => self.run_write_read(request, step.bwr),
+        };
+        self.log_unsent(&request, served);
         self.finish_serving();
     }
 

@@ -2,8 +2,7 @@
 //!
 //! While rings are watched, the event loop waits for them, and a thread wakes it when epoll has an
 //! event ([`EventWatch`]). A taken call is served like a request: at once if nothing waits,
-//! otherwise in its owner's turn. What the server does with requests (park, delay, interrupt) it
-//! does with these by their unique ids, which the kernel never uses.
+//! otherwise in its owner's turn. It waits as a call of a request does ([`call`](super::call)).
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -22,11 +21,11 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::request_queue::Slice;
-use super::{PendingIoctl, Server};
+use super::Server;
+use super::call::{CallState, PendingIoctl, Stage, Step, Transport};
 use crate::futex::{self, Waited};
 use crate::interrupt_timer::LoopTimer;
-use crate::open::OpenKey;
+use crate::open::{CallKey, OpenKey};
 use crate::owner_budgets::coarse_now_ns;
 use crate::rings::{self, NewRing, RingCall, RingKey, RingResult};
 use crate::{Error, identity};
@@ -95,7 +94,7 @@ impl Server {
         if attach.version != VERSION || !rings::are_supported() {
             return Err(Errno::EINVAL);
         }
-        let opener = self.host.opens.get(key).map(|open| open.pid);
+        let opener = self.host.opens.get(key).map(|open| open.info.pid);
         let client = identity::process_of(caller.tid, self.own_namespace);
         if client.map_err(|_| Errno::EPERM)?.pid != opener.unwrap_or(0) {
             return Err(Errno::EPERM);
@@ -128,8 +127,8 @@ impl Server {
 
     /// The thread has a signal, or its call lasts long.
     fn interrupt_ring(&mut self, tid: u32) -> Result<(), Errno> {
-        if let Some(unique) = self.host.rings.pending(tid)
-            && let Err(error) = self.interrupt(unique)
+        if let Some(call) = self.ring_call(tid)
+            && let Err(error) = self.interrupt_call(call)
         {
             tracing::warn!("thread {tid}: {error}");
         }
@@ -168,25 +167,35 @@ impl Server {
 
     /// Ends the ring of a thread. A pending call is continued by a request.
     pub(super) fn end_ring(&mut self, tid: u32) {
-        if let Some(unique) = self.host.rings.pending(tid) {
-            self.withdraw_ring_call(unique);
+        if let Some((ring, _)) = self.host.rings.in_call(tid) {
+            self.withdraw_ring_call(ring, tid);
         }
         self.host.rings.end(tid);
     }
 
-    fn withdraw_ring_call(&mut self, unique: u64) {
-        let Some(ring) = rings::ring_of(unique) else { return };
-        let argument = if let Some(request) = self.parked.get(&unique).copied() {
-            match self.end_wait(request) {
+    /// The call of a thread's ring, while it waits.
+    fn ring_call(&self, tid: u32) -> Option<CallKey> {
+        let (ring, open) = self.host.rings.in_call(tid)?;
+        let (key, call) = self.call_of(open, tid)?;
+        (call.request.ring() == Some(ring)).then_some(key)
+    }
+
+    fn withdraw_ring_call(&mut self, ring: RingKey, tid: u32) {
+        let call = self.ring_call(tid).and_then(|key| Some((key, self.calls.get(key)?)));
+        let rest = match call.map(|(key, call)| (key, call.request.caller, &call.state)) {
+            Some((key, caller, CallState::Parked)) => match self.interrupt_read(key, caller) {
                 Interrupt::Ended(bwr) => Some(bwr),
                 Interrupt::Woken => return self.serve_wakes(),
                 Interrupt::NotParked => None,
+            },
+            Some((key, _, CallState::Queued(step) | CallState::Delayed(step))) => {
+                let bwr = step.bwr;
+                self.end_wait(key);
+                Some(bwr)
             }
-        } else {
-            let withdrawn = self.queue.withdraw(unique).or_else(|| self.delayed.withdraw(unique));
-            withdrawn.and_then(|due| self.end_withdrawn(due)).map(|slice| slice.bwr)
+            _ => None,
         };
-        self.complete_ring_call(ring, Outcome::Unfinished, 0, argument);
+        self.complete_ring_call(ring, Outcome::Unfinished, 0, rest);
     }
 
     /// Ends all rings: their threads continue by requests.
@@ -247,7 +256,7 @@ impl Server {
                 Ok(())
             }
             Some(answer) => self.answer_read(request, answer),
-            None => self.send_errno(request.unique, libc::EINTR),
+            None => self.send_errno(&request, libc::EINTR),
         }
     }
 
@@ -339,9 +348,9 @@ impl Server {
     }
 
     fn begin_ring_call(&mut self, call: RingCall, start: CallStart) -> io::Result<()> {
-        let RingCall { key, caller, unique, argument, arrived, is_same } = call;
+        let RingCall { key, caller, ring, argument, arrived, is_same } = call;
         let Caller { process, tid, .. } = caller;
-        let pending = self.host.opens.get(key).map(|open| open.calls.request(tid));
+        let pending = self.host.opens.get(key).map(|open| open.info.calls.request(tid));
         let can_call = is_same && pending == Some(None);
         let fds = arrived.numbers();
         let are_used = fds.is_empty()
@@ -355,17 +364,15 @@ impl Server {
             return Ok(());
         }
         let trap = self.fd_deliveries.trap.as_ref();
-        if trap.is_some_and(|trap| trap.awaits_call(tid))
-            && let Some(ring) = rings::ring_of(unique)
-        {
+        if trap.is_some_and(|trap| trap.awaits_call(tid)) {
             // Only a request passes the filter that adds the thread's files.
             self.leave_to_request(ring, argument);
             return Ok(());
         }
-        let request = PendingIoctl { key, caller, unique, argument: 0 };
+        let request = PendingIoctl { key, caller, from: Transport::Ring(ring) };
         self.note_call(&request);
         if start == CallStart::InTurn {
-            self.queue_slice(Slice::new(request, argument));
+            self.queue_call(request, Box::new(Step { bwr: argument, stage: Stage::Due }));
             return Ok(());
         }
         self.run_write_read(request, argument)
@@ -378,21 +385,37 @@ impl Server {
         result: i32,
         bwr: &BinderWriteRead,
     ) -> io::Result<()> {
-        let unique = request.unique;
-        if let Some(ring) = rings::ring_of(unique) {
+        if let Some(ring) = request.ring() {
             self.complete_ring_call(ring, Outcome::Returned, result, Some(*bwr));
             return Ok(());
         }
-        self.channel.send(self.reply.ioctl(unique, result, bwr.as_bytes()))
+        self.send_ioctl(request, result, bwr.as_bytes())
     }
 
-    /// Replies to a request with an error; the argument stays as it is.
-    pub(super) fn send_errno(&mut self, unique: u64, errno: i32) -> io::Result<()> {
-        if let Some(ring) = rings::ring_of(unique) {
+    /// Replies to a call with an error; the argument stays as it is.
+    pub(super) fn send_errno(&mut self, request: &PendingIoctl, errno: i32) -> io::Result<()> {
+        if let Some(ring) = request.ring() {
             self.complete_ring_call(ring, Outcome::Returned, -errno, None);
             return Ok(());
         }
-        self.channel.send(self.reply.error(unique, errno))
+        self.channel.send(self.reply.error(request.unique(), errno))
+    }
+
+    /// Replies to a call that came by a request.
+    pub(super) fn send_ioctl(
+        &mut self,
+        request: &PendingIoctl,
+        result: i32,
+        argument: &[u8],
+    ) -> io::Result<()> {
+        self.channel.send(self.reply.ioctl(request.unique(), result, argument))
+    }
+
+    /// The caller of an answer that the kernel does not take was killed meanwhile.
+    pub(super) fn log_unsent(&self, request: &PendingIoctl, sent: io::Result<()>) {
+        if let Err(error) = sent {
+            tracing::warn!("{}: the kernel does not take the answer: {error}", request.from);
+        }
     }
 }
 

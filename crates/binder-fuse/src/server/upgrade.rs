@@ -16,8 +16,8 @@ use keyed_slab::Slab;
 use owners::Owner;
 use serde::{Deserialize, Serialize};
 
-use super::freeze::SavedFreeze;
-use super::{Config, OPENER, PendingIoctl, Server, Slice, THREAD};
+use super::call::{Call, CallState, CallTable};
+use super::{Config, OPENER, Server, THREAD};
 use crate::Error;
 use crate::channel::{Agreement, Channel};
 use crate::files::SavedFiles;
@@ -28,7 +28,7 @@ use crate::mapping::{
 };
 use crate::maps::SavedAddressSpace;
 use crate::mount::{Mount, SavedMount};
-use crate::open::{OpenKey, SavedOpen};
+use crate::open::{CallKey, OpenKey, SavedOpen};
 use crate::task_watch::SavedTask;
 use crate::tree::Tree;
 
@@ -53,9 +53,9 @@ pub enum Obstacle {
     /// Another program has unmounted the bus.
     #[error("the bus was unmounted: start a new daemon")]
     Unmounted,
-    /// Calls have not ended in time.
+    /// CallTable have not ended in time.
     #[error("calls take too long: try again")]
-    Calls,
+    CallTable,
     /// Clients do not stop to receive file descriptors.
     #[error(
         "file descriptors are being passed to a client that does not run: try again, or end it"
@@ -109,8 +109,6 @@ impl PausedServer<'_> {
             closes: server.host.closes.clone(),
             threads: server.threads.save(),
             openers: server.openers.save(),
-            parked: server.parked.values().copied().collect(),
-            freezes: server.freezes.save(),
             texts: server.pages.save_texts(),
             next_text: server.logs.next,
             traced: server.traced,
@@ -121,8 +119,8 @@ impl PausedServer<'_> {
             nonblock: server.nonblock.balances(),
             slices: server.delayed.budgets.balances(),
         };
-        let calls = server.queue.slices().chain(server.delayed.slices()).copied().collect();
-        ServerState { driver: SavedDriver::new(&server.driver), server: saved, budgets, calls }
+        let (driver, calls) = (SavedDriver::new(&server.driver), server.calls.records().clone());
+        ServerState { driver, server: saved, budgets, calls }
     }
 
     /// Ends the guardian before `execve(2)` ends the thread that it watches.
@@ -165,7 +163,7 @@ impl Server {
             if Instant::now() > deadline {
                 return Err(obstacle);
             }
-            if obstacle != Obstacle::Calls {
+            if obstacle != Obstacle::CallTable {
                 std::thread::sleep(CHECK_EVERY);
             }
         }
@@ -190,25 +188,41 @@ impl Server {
         if self.pages.is_empty() {
             return None;
         }
-        Some(self.pages.start_helper().map_or(Obstacle::NoThread, |()| Obstacle::Calls))
+        Some(self.pages.start_helper().map_or(Obstacle::NoThread, |()| Obstacle::CallTable))
     }
 
     fn obstacle(&mut self) -> Option<Obstacle> {
-        if !self.queue.has_only_slices() || !self.pages.is_empty() {
-            Some(Obstacle::Calls)
+        if self.queue.has_requests() || !self.pages.is_empty() {
+            Some(Obstacle::CallTable)
         } else if !self.fd_deliveries.is_idle() {
             Some(Obstacle::FdDeliveries)
         } else if let Some(owner) = self.host.owner_of_blocked_access() {
             Some(Obstacle::BlockedAccess(owner))
         } else if let Some(owner) = self.nonblock.owner_of_lookup() {
             Some(Obstacle::Flags(owner))
-        } else if !self.late_returns.is_empty() {
-            Some(Obstacle::Calls)
+        } else if self.calls.are_returning() {
+            Some(Obstacle::CallTable)
         } else if let Some(owner) = self.host.files.owner_of_open(self.mount.device()) {
             Some(Obstacle::OwnOpen(owner))
         } else {
             self.host.closers.owner_of_closes().map(Obstacle::Close)
         }
+    }
+
+    /// Continues with the calls of another server.
+    fn continue_calls(&mut self, calls: Slab<CallKey, Call>) {
+        let requests: Vec<_> = calls.iter().map(|(key, call)| (key, call.request)).collect();
+        self.calls = CallTable::restore(calls);
+        for (key, request) in requests {
+            let requester = self.requester_of(&request);
+            match self.calls.get(key).map(|call| &call.state) {
+                Some(CallState::Parked) => self.look_up_nonblock(key, &request),
+                Some(CallState::Queued(_)) => self.queue.push_call(requester, key),
+                Some(CallState::Delayed(_)) => self.delayed.push(requester, key),
+                _ => {}
+            }
+        }
+        self.arm_freeze_timer();
     }
 
     /// Continues to serve in place of the program that has written this state.
@@ -258,9 +272,7 @@ impl Server {
         server.nonblock.restore(budgets.nonblock);
         server.delayed.budgets.restore(budgets.slices);
         server.host.closes = saved.closes;
-        saved.parked.into_iter().for_each(|request| server.park(request));
-        calls.into_iter().for_each(|call| server.delay_call(call));
-        saved.freezes.into_iter().for_each(|freeze| server.freezes.restore(freeze));
+        server.continue_calls(calls);
         for (fh, text) in saved.texts {
             // Not refused: they were within the limits of the previous program.
             server.restore_log(fh, text);
@@ -288,8 +300,6 @@ struct SavedServer {
     closes: HashMap<u32, Vec<u32>>,
     threads: Vec<SavedTask>,
     openers: Vec<SavedTask>,
-    parked: Vec<PendingIoctl>,
-    freezes: Vec<SavedFreeze>,
     /// Texts of opens of `binder_logs`, by their file handles.
     texts: Vec<(u64, String)>,
     next_text: u64,
@@ -319,8 +329,7 @@ pub struct ServerState<D> {
     driver: SavedDriver<D>,
     server: SavedServer,
     budgets: SavedBudgets,
-    /// Calls that were not started, or not completed.
-    calls: Vec<Slice>,
+    calls: Slab<CallKey, Call>,
 }
 
 /// A server that was read and verified.
@@ -328,7 +337,7 @@ pub struct VerifiedState {
     driver: Driver,
     server: SavedServer,
     budgets: SavedBudgets,
-    calls: Vec<Slice>,
+    calls: Slab<CallKey, Call>,
 }
 
 impl<D> ServerState<D> {
@@ -360,13 +369,12 @@ impl SavedServer {
         all.flatten().collect()
     }
 
-    fn verify(&self, driver: &Driver, calls: &[Slice]) -> Result<(), String> {
+    fn verify(&self, driver: &Driver, calls: &Slab<CallKey, Call>) -> Result<(), String> {
         check_descriptors(self.descriptors())?;
         self.tree.check(driver)?;
         self.check_opens(driver)?;
         self.check_calls(driver, calls)?;
         self.check_tasks()?;
-        self.check_freezes(driver)?;
         match driver.files_in_transit().find(|&token| !self.files.contains(token)) {
             Some(token) => Err(format!("{token:?} is no file")),
             None => Ok(()),
@@ -375,11 +383,11 @@ impl SavedServer {
 
     /// Each open of the driver is one of the server, and its node is that of one open.
     fn check_opens(&self, driver: &Driver) -> Result<(), String> {
-        let opens: HashSet<ProcessId> = self.opens.values().map(|open| open.process).collect();
+        let opens: HashSet<ProcessId> = self.opens.values().map(|open| open.info.process).collect();
         if opens.len() != self.opens.len() || opens != driver.opens().collect() {
             return Err("the opens of the server are not those of the driver".into());
         }
-        let nodes: HashSet<u64> = self.opens.values().map(|open| open.node).collect();
+        let nodes: HashSet<u64> = self.opens.values().map(|open| open.info.node).collect();
         if nodes.len() != self.opens.len() || nodes != self.tree.open_nodes().collect() {
             return Err("the open nodes are not those of the opens".into());
         }
@@ -392,44 +400,49 @@ impl SavedServer {
                 }
             };
             if kind != self.agreement.mapping {
-                return Err(format!("node {} has the other kind of mapping", open.node));
+                return Err(format!("node {} has the other kind of mapping", open.info.node));
             }
         }
         Ok(())
     }
 
-    /// Each parked read of the driver is one request, and each thread that waits waits in one, or
-    /// in a call.
-    fn check_calls(&self, driver: &Driver, calls: &[Slice]) -> Result<(), String> {
-        let parked = self.threads_of(&self.parked)?;
-        let calls: Vec<_> = calls.iter().map(|call| call.request).collect();
-        let calls = self.threads_of(&calls)?;
-        let waiting = self.opens.values().flat_map(|open| open.calls.iter());
-        let waiting = waiting.filter(|(_, request)| request.is_some()).count();
-        let reads: HashSet<_> = driver.parked_reads().collect();
-        if parked == reads && parked.is_disjoint(&calls) && parked.len() + calls.len() == waiting {
-            Ok(())
-        } else {
-            Err("the parked requests are not the reads".into())
-        }
-    }
-
-    /// The threads that wait in these requests, each in one.
-    fn threads_of(&self, requests: &[PendingIoctl]) -> Result<HashSet<(ProcessId, u32)>, String> {
-        let mut threads = HashSet::new();
-        for PendingIoctl { key, caller, unique, .. } in requests {
-            let open = self.opens.get(*key).filter(|open| open.process == caller.process);
-            let open = open.ok_or_else(|| format!("request {unique} has no open"))?;
-            let is_waited_for = open.calls.request(caller.tid) == Some(*unique);
-            if !is_waited_for || !threads.insert((caller.process, caller.tid)) {
-                return Err(format!("request {unique} is that of no thread"));
+    /// Each parked read and each freeze of the driver is one call, and each thread that waits waits
+    /// in one.
+    fn check_calls(&self, driver: &Driver, calls: &Slab<CallKey, Call>) -> Result<(), String> {
+        let (mut parked, mut freezes, mut requests) =
+            (HashSet::new(), HashSet::new(), HashSet::new());
+        for (key, Call { request, state }) in calls.iter() {
+            let (from, caller) = (request.from, request.caller);
+            let open =
+                self.opens.get(request.key).filter(|open| open.info.process == caller.process);
+            let open = open.ok_or_else(|| format!("{from} has no open"))?;
+            if open.info.calls.request(caller.tid) != Some(key) {
+                return Err(format!("{from} is that of no thread"));
+            }
+            if request.ring().is_some() || !requests.insert(request.unique()) {
+                return Err(format!("{from} is no request of its own"));
+            }
+            match state {
+                CallState::Parked => drop(parked.insert((caller.process, caller.tid))),
+                CallState::Freezing(freeze) => drop(freezes.insert(freeze.id)),
+                _ => {}
             }
         }
-        Ok(threads)
+        let waiting = self.opens.values().flat_map(|open| open.info.calls.iter());
+        if waiting.filter(|(_, call)| call.is_some()).count() != calls.len() {
+            return Err("a thread waits in no call".into());
+        }
+        if parked != driver.parked_reads().collect() {
+            return Err("the parked calls are not the reads of the driver".into());
+        }
+        if freezes != driver.pending_freezes().collect() {
+            return Err("the freezes are not those of the driver".into());
+        }
+        Ok(())
     }
 
     fn check_tasks(&self) -> Result<(), String> {
-        let opens: HashSet<ProcessId> = self.opens.values().map(|open| open.process).collect();
+        let opens: HashSet<ProcessId> = self.opens.values().map(|open| open.info.process).collect();
         for tasks in [&self.threads, &self.openers] {
             let ids: HashSet<u32> = tasks.iter().map(|task| task.id).collect();
             if ids.len() != tasks.len() {
@@ -443,15 +456,5 @@ impl SavedServer {
             Some(task) => Err(format!("process {} has no pidfd", task.id)),
             None => Ok(()),
         }
-    }
-
-    fn check_freezes(&self, driver: &Driver) -> Result<(), String> {
-        let ids: HashSet<_> = self.freezes.iter().map(|freeze| freeze.id).collect();
-        let requests: HashSet<u64> = self.freezes.iter().map(|freeze| freeze.unique).collect();
-        let is_each_pending = ids.len() == self.freezes.len()
-            && requests.len() == self.freezes.len()
-            && self.freezes.iter().all(SavedFreeze::is_possible)
-            && ids == driver.pending_freezes().collect();
-        if is_each_pending { Ok(()) } else { Err("the freezes are not those of the driver".into()) }
     }
 }
