@@ -530,7 +530,7 @@ fn await_completion(
 #[cfg(test)]
 mod tests {
     use binder_driver::ProcessId;
-    use keyed_slab::Key;
+    use binder_driver::slab::Key;
     use owners::{Owner, Uid};
 
     use super::*;

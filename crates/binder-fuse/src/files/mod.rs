@@ -26,10 +26,10 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 
+use binder_driver::slab::{Key, Slab, key_types};
 use binder_driver::{Errno, FileToken};
 use headroom_linux::descriptors::KeptFd;
 use headroom_linux::mountinfo::Device;
-use keyed_slab::{Key, Slab, key_types};
 use owners::{Exhausted, Owner};
 use rustix::fs::{AtFlags, Statx, StatxFlags, statx};
 use serde::{Deserialize, Serialize};

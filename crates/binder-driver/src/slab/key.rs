@@ -17,8 +17,6 @@ pub struct RawKey {
 impl RawKey {
     /// The key of no object.
     pub const NULL: Self = Self { index: u32::MAX, generation: NonZeroU32::MIN };
-    /// The lowest key in the order of keys.
-    pub const MIN: Self = Self { index: 0, generation: NonZeroU32::MIN };
 
     pub(crate) fn new(index: u32, generation: u32) -> Self {
         Self { index, generation: NonZeroU32::MIN | generation }
@@ -37,8 +35,6 @@ impl RawKey {
 pub trait Key: Copy + Eq + Ord + Hash + Debug + Default {
     /// The key of no object.
     const NULL: Self;
-    /// The lowest key in the order of keys.
-    const MIN: Self;
 
     /// A key with this index and generation.
     fn from_raw(raw: RawKey) -> Self;
@@ -74,50 +70,49 @@ macro_rules! key_types {
     ($($(#[$outer:meta])* $visibility:vis struct $name:ident;)*) => {$(
         $(#[$outer])*
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        $visibility struct $name($crate::RawKey);
+        $visibility struct $name($crate::slab::RawKey);
 
-        impl $crate::Key for $name {
-            const NULL: Self = Self($crate::RawKey::NULL);
-            const MIN: Self = Self($crate::RawKey::MIN);
+        impl $crate::slab::Key for $name {
+            const NULL: Self = Self($crate::slab::RawKey::NULL);
 
             #[inline]
-            fn from_raw(raw: $crate::RawKey) -> Self {
+            fn from_raw(raw: $crate::slab::RawKey) -> Self {
                 Self(raw)
             }
 
             #[inline]
-            fn raw(self) -> $crate::RawKey {
+            fn raw(self) -> $crate::slab::RawKey {
                 self.0
             }
         }
 
         impl ::std::default::Default for $name {
             fn default() -> Self {
-                <Self as $crate::Key>::NULL
+                <Self as $crate::slab::Key>::NULL
             }
         }
 
         impl ::std::fmt::Debug for $name {
             fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
-                let number = $crate::Key::number(*self);
+                let number = $crate::slab::Key::number(*self);
                 write!(f, "{}({}v{})", stringify!($name), number as u32, number >> 32)
             }
         }
 
-        impl $crate::serde::Serialize for $name {
-            fn serialize<S: $crate::serde::Serializer>(
+        impl $crate::slab::serde::Serialize for $name {
+            fn serialize<S: $crate::slab::serde::Serializer>(
                 &self,
                 serializer: S,
             ) -> ::std::result::Result<S::Ok, S::Error> {
-                $crate::serde::Serialize::serialize(&self.0, serializer)
+                $crate::slab::serde::Serialize::serialize(&self.0, serializer)
             }
         }
 
-        impl<'de> $crate::serde::Deserialize<'de> for $name {
-            fn deserialize<D: $crate::serde::Deserializer<'de>>(
+        impl<'de> $crate::slab::serde::Deserialize<'de> for $name {
+            fn deserialize<D: $crate::slab::serde::Deserializer<'de>>(
                 deserializer: D,
             ) -> ::std::result::Result<Self, D::Error> {
-                $crate::serde::Deserialize::deserialize(deserializer).map(Self)
+                $crate::slab::serde::Deserialize::deserialize(deserializer).map(Self)
             }
         }
     )*};

@@ -4,7 +4,6 @@
 //! A slab that is serialised and read back behaves exactly like the original: each object keeps its
 //! key, and later objects get the same keys, because the order of the free indices is part of the
 //! serialised form.
-#![forbid(unsafe_code)]
 
 mod key;
 
@@ -14,7 +13,8 @@ use std::ops::{Index, IndexMut};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-pub use crate::key::{Key, RawKey};
+pub use self::key::{Key, RawKey};
+pub use crate::key_types;
 #[doc(hidden)]
 pub use serde;
 
