@@ -8,11 +8,11 @@ use std::fmt::Write;
 use std::path::Path;
 
 use anyhow::Context;
-use control::binderd::{Device, Process, Reply, Request};
+use control::binderd::{Device, PAGE_BYTES, Process, Reply, Request};
 use serde::Serialize;
 
 use crate::arguments::Globals;
-use crate::helpers::client::{BUFFER_PAGE, call_binderd, unexpected};
+use crate::helpers::client::{call_binderd, unexpected};
 use crate::helpers::output::{self, count, printable};
 use crate::helpers::quantity::Size;
 use crate::helpers::user;
@@ -74,8 +74,8 @@ fn describe(text: &mut String, process: &Process, name: &impl Fn(u32) -> String)
         buffers.count,
         Size(buffers.bytes),
         Size(buffers.mapped_bytes),
-        Size(u64::from(buffers.touched_pages) * BUFFER_PAGE),
-        Size(u64::from(buffers.idle_pages) * BUFFER_PAGE),
+        Size(u64::from(buffers.touched_pages) * PAGE_BYTES),
+        Size(u64::from(buffers.idle_pages) * PAGE_BYTES),
         Size(buffers.async_free_bytes),
         process.queued,
     );
@@ -111,7 +111,7 @@ fn describe(text: &mut String, process: &Process, name: &impl Fn(u32) -> String)
 
 /// Reclaims the memory of idle buffers.
 pub fn reclaim(globals: &Globals, size: Option<Size>) -> anyhow::Result<()> {
-    let most = size.map_or(u64::MAX, |size| size.0.div_ceil(BUFFER_PAGE));
+    let most = size.map_or(u64::MAX, |size| size.0.div_ceil(PAGE_BYTES));
     let mut sum = Reclaimed::default();
     while sum.pages < most {
         match call_binderd(&globals.binderd_socket, &Request::Reclaim { pages: most - sum.pages })?
@@ -126,7 +126,7 @@ pub fn reclaim(globals: &Globals, size: Option<Size>) -> anyhow::Result<()> {
         }
     }
     output::print_as(globals.format(), &sum, || {
-        let (back, left) = (Size(sum.pages * BUFFER_PAGE), Size(sum.idle_pages * BUFFER_PAGE));
+        let (back, left) = (Size(sum.pages * PAGE_BYTES), Size(sum.idle_pages * PAGE_BYTES));
         format!("{back} back, {left} of idle buffers left\n")
     })
 }
@@ -182,7 +182,13 @@ mod tests {
             owner: "uid 0".into(),
             owner_bytes: 12 << 20,
             comm: Some(comm.into()),
-            threads: vec![Thread { tid: pid, looper: "main".into(), waiting: true, stack: 1 }],
+            threads: vec![Thread {
+                tid: pid,
+                looper: "main".into(),
+                waiting: true,
+                stack: 1,
+                queued: 0,
+            }],
             nodes: vec![Node { ptr: 0x10, cookie: 0x20, strong: 1, weak: 2, handles: 3 }],
             handles: vec![
                 Handle { handle: 0, strong: 1, weak: 1, owner: Some(7), death: true },

@@ -3,10 +3,10 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use control::binderd::{Reply, Request, Status};
+use control::binderd::{PAGE_BYTES, Reply, Request, Status};
 
 use crate::arguments::Globals;
-use crate::helpers::client::{BUFFER_PAGE, call_binderd, unexpected};
+use crate::helpers::client::{call_binderd, unexpected};
 use crate::helpers::output::{self, Format};
 use crate::helpers::quantity::Size;
 
@@ -61,9 +61,9 @@ fn totals(counts: &Counts) -> String {
         status.processes,
         status.rings,
         status.transactions,
-        Size(status.touched_pages * BUFFER_PAGE),
-        Size(status.idle_pages * BUFFER_PAGE),
-        Size(status.reclaimed_pages * BUFFER_PAGE),
+        Size(status.touched_pages * PAGE_BYTES),
+        Size(status.idle_pages * PAGE_BYTES),
+        Size(status.reclaimed_pages * PAGE_BYTES),
     );
     for (name, count) in counts.commands.iter().chain(&counts.returns).filter(|(_, n)| *n > 0) {
         let _ = writeln!(text, "{count:>12}  {name}");
@@ -107,8 +107,8 @@ impl Rates {
             frozen: rate(&["BR_FROZEN_REPLY"]),
             freed: rate(&["BC_FREE_BUFFER"]),
             opens: after.status.processes,
-            touched_bytes: after.status.touched_pages * BUFFER_PAGE,
-            idle_bytes: after.status.idle_pages * BUFFER_PAGE,
+            touched_bytes: after.status.touched_pages * PAGE_BYTES,
+            idle_bytes: after.status.idle_pages * PAGE_BYTES,
         }
     }
 
