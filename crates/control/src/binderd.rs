@@ -68,12 +68,7 @@ pub enum Reply {
         devices: Vec<Device>,
     },
     /// To [`Request::Reclaim`].
-    Reclaimed {
-        /// Pages reclaimed.
-        pages: u64,
-        /// Idle pages that are left.
-        idle_pages: u64,
-    },
+    Reclaimed(Reclaimed),
     /// To [`Request::Trace`].
     Trace {
         /// Calls in the order in which they ended.
@@ -84,30 +79,47 @@ pub enum Reply {
         lost: u64,
     },
     /// To [`Request::Stat`].
-    Stat {
-        /// Commands by name.
-        commands: Vec<(String, u32)>,
-        /// Returns by name.
-        returns: Vec<(String, u32)>,
-        /// All other counters.
-        status: Status,
-    },
+    Stat(Stat),
     /// To [`Request::Upgrade`], by the new program.
-    Upgraded {
-        /// Crate version of the previous program.
-        from: String,
-        /// Crate version of the new program.
-        to: String,
-        /// Opens of all devices, which were taken over.
-        processes: u32,
-        /// How long no client was served, microseconds.
-        pause_us: u64,
-    },
+    Upgraded(Upgraded),
     /// The request was refused or failed.
     Error {
         /// Human-readable.
         message: String,
     },
+}
+
+/// Reply to [`Request::Reclaim`]; pages of [`PAGE_BYTES`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reclaimed {
+    /// Pages reclaimed.
+    pub pages: u64,
+    /// Idle pages that are left.
+    pub idle_pages: u64,
+}
+
+/// Reply to [`Request::Stat`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stat {
+    /// Commands by name.
+    pub commands: Vec<(String, u32)>,
+    /// Returns by name.
+    pub returns: Vec<(String, u32)>,
+    /// All other counters.
+    pub status: Status,
+}
+
+/// Reply to [`Request::Upgrade`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Upgraded {
+    /// Crate version of the previous program.
+    pub from: String,
+    /// Crate version of the new program.
+    pub to: String,
+    /// Opens of all devices, which were taken over.
+    pub processes: u32,
+    /// How long no client was served, microseconds.
+    pub pause_us: u64,
 }
 
 /// Status of the daemon.

@@ -76,7 +76,7 @@ fn query_oomd(path: &Path) -> Result<Oomd, ControlError> {
 fn query_binderd(path: &Path) -> Result<Binderd, ControlError> {
     let mut client = Client::connect(path)?;
     match client.call(&binderd::Request::Stat)? {
-        binderd::Reply::Stat { commands, returns, status } => {
+        binderd::Reply::Stat(binderd::Stat { commands, returns, status }) => {
             Ok(Binderd { status, counts: Some((commands, returns)) })
         }
         _ => match client.call(&binderd::Request::Status)? {

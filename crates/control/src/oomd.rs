@@ -150,12 +150,7 @@ pub enum Reply {
     },
     /// To [`Request::Reload`] if the files are valid; otherwise the reply is an error and the old
     /// configuration stays in force.
-    Reloaded {
-        /// One line per change.
-        changes: Vec<String>,
-        /// One line per setting that could not be applied.
-        problems: Vec<String>,
-    },
+    Reloaded(Reloaded),
     /// To [`Request::Counters`].
     Counters(Counters),
     /// To [`Request::Subscribe`].
@@ -169,6 +164,15 @@ pub enum Reply {
         /// Object, fact and remedy, for the user.
         message: String,
     },
+}
+
+/// Changes by a configuration that was read again.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reloaded {
+    /// One line per change.
+    pub changes: Vec<String>,
+    /// One line per setting that could not be applied.
+    pub problems: Vec<String>,
 }
 
 /// Reply to [`Request::Status`].

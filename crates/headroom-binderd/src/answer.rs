@@ -3,7 +3,8 @@
 use binder_driver::snapshot::{ContextSnapshot, ProcessSnapshot};
 use binder_fuse::Server;
 use control::binderd::{
-    Call, Device, Outcome, PAGE_BYTES, Process, Reply, Request, Status, TraceFilter,
+    Call, Device, Outcome, PAGE_BYTES, Process, Reclaimed, Reply, Request, Stat, Status,
+    TraceFilter,
 };
 use control::{Answer, Peer};
 
@@ -49,7 +50,7 @@ pub fn answer(
         Ok(Request::Reclaim { pages }) if peer.is_root() => {
             let reclaimed = server.reclaim_batch(pages.div_ceil(units(1)));
             let idle_pages = units(server.page_counts().idle);
-            Reply::Reclaimed { pages: units(reclaimed.into()), idle_pages }
+            Reply::Reclaimed(Reclaimed { pages: units(reclaimed.into()), idle_pages })
         }
         Ok(Request::Stat) if may_see(peer) => {
             let counts = server.command_counts();
@@ -57,7 +58,7 @@ pub fn answer(
                 counts.into_iter().map(|(name, count)| (name.to_owned(), count)).collect()
             };
             let (commands, returns) = (owned(counts.commands), owned(counts.returns));
-            Reply::Stat { commands, returns, status: status(server) }
+            Reply::Stat(Stat { commands, returns, status: status(server) })
         }
         Ok(Request::Trace { from, filter }) if may_see(peer) => trace(server, from, &filter),
         Ok(Request::Trace { .. } | Request::Stat) => {

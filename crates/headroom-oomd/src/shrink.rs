@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
-use control::binderd::{PAGE_BYTES, Reply, Request};
+use control::binderd::{PAGE_BYTES, Reclaimed, Reply, Request};
 use control::{Client, ControlError};
 use memory_ledger::AccountId;
 
@@ -75,7 +75,7 @@ fn shrink_one(socket: &Path) -> (u64, Result<(), ControlError>) {
     let ended = Client::connect(socket).and_then(|mut client| {
         loop {
             match client.call(&Request::Reclaim { pages: u64::MAX })? {
-                Reply::Reclaimed { pages, idle_pages } => {
+                Reply::Reclaimed(Reclaimed { pages, idle_pages }) => {
                     given += pages * PAGE_BYTES;
                     if pages == 0 || idle_pages == 0 {
                         return Ok(());

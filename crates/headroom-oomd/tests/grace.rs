@@ -2,7 +2,7 @@
 
 mod support;
 
-use control::oomd::{AccountRef, Event, Reply, Request, UserLimit};
+use control::oomd::{AccountRef, Event, Reloaded, Reply, Request, UserLimit};
 use control::{Client, Uid};
 use support::daemon::Daemon;
 use support::hog::Hog;
@@ -145,7 +145,7 @@ fn a_reload_that_lowers_a_limit_has_the_configured_grace() {
         daemon.request(&Request::Reload)
     };
     let reply = reload(configured(uid, 64));
-    let Reply::Reloaded { changes, .. } = reply else { panic!("{reply:?}") };
+    let Reply::Reloaded(Reloaded { changes, .. }) = reply else { panic!("{reply:?}") };
     assert!(changes[0].starts_with(&format!("uid {uid}: limit 64.0 MiB, in ")), "{changes:?}");
     assert_eq!(limits(&daemon.limit(uid).unwrap()), (300, Some(64)));
     assert!(hog.is_alive());

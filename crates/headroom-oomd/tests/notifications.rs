@@ -5,7 +5,7 @@ mod support;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
-use control::oomd::{Event, LimitLevel, Outcome, Reply, Request, Why};
+use control::oomd::{Event, LimitLevel, Outcome, Reloaded, Reply, Request, Why};
 use control::{Client, Uid};
 use support::daemon::{Daemon, command};
 use support::hog::Hog;
@@ -222,7 +222,9 @@ fn another_configuration_of_hooks_is_applied() {
     let daemon = Daemon::start("[machine]\nenabled = false\n", &[]);
     let config = format!("[machine]\nenabled = false\n[hooks]\nafter = {}\n", hook.value());
     daemon.write_config("oomd.toml", &config);
-    let Reply::Reloaded { changes, problems } = daemon.request(&Request::Reload) else { panic!() };
+    let Reply::Reloaded(Reloaded { changes, problems }) = daemon.request(&Request::Reload) else {
+        panic!()
+    };
     assert_eq!((changes, problems), (vec!["notifications".to_owned()], vec![]));
     let uid = Uid(62955);
     drop(break_a_limit(&daemon, uid));

@@ -8,8 +8,7 @@ use std::fmt::Write;
 use std::path::Path;
 
 use anyhow::Context;
-use control::binderd::{Device, PAGE_BYTES, Process, Reply, Request};
-use serde::Serialize;
+use control::binderd::{Device, PAGE_BYTES, Process, Reclaimed, Reply, Request, Upgraded};
 
 use crate::arguments::Globals;
 use crate::helpers::client::{call_binderd, unexpected};
@@ -116,7 +115,7 @@ pub fn reclaim(globals: &Globals, size: Option<Size>) -> anyhow::Result<()> {
     while sum.pages < most {
         match call_binderd(&globals.binderd_socket, &Request::Reclaim { pages: most - sum.pages })?
         {
-            Reply::Reclaimed { pages, idle_pages } => {
+            Reply::Reclaimed(Reclaimed { pages, idle_pages }) => {
                 sum = Reclaimed { pages: sum.pages + pages, idle_pages };
                 if pages == 0 || idle_pages == 0 {
                     break;
@@ -131,13 +130,6 @@ pub fn reclaim(globals: &Globals, size: Option<Size>) -> anyhow::Result<()> {
     })
 }
 
-/// Result of `binder reclaim`.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
-struct Reclaimed {
-    pages: u64,
-    idle_pages: u64,
-}
-
 /// Replaces the daemon's program.
 pub fn upgrade(globals: &Globals, program: Option<&Path>) -> anyhow::Result<()> {
     // Resolved here: a daemon must not wait for a filesystem that it serves itself.
@@ -146,26 +138,16 @@ pub fn upgrade(globals: &Globals, program: Option<&Path>) -> anyhow::Result<()> 
     };
     let program = program.map(resolve).transpose()?;
     match call_binderd(&globals.binderd_socket, &Request::Upgrade { program })? {
-        Reply::Upgraded { from, to, processes, pause_us } => {
-            let pause_ms = pause_us as f64 / 1000.0;
-            let sentence = format!(
+        Reply::Upgraded(upgraded) => output::print_as(globals.format(), &upgraded, || {
+            let Upgraded { from, to, processes, pause_us } = &upgraded;
+            let pause_ms = *pause_us as f64 / 1000.0;
+            format!(
                 "upgraded from {from} to {to}: {processes} opens continue after a pause of \
                  {pause_ms:.1} ms\n"
-            );
-            let upgraded = UpgradedBinderd { from, to, processes, pause_us };
-            output::print_as(globals.format(), &upgraded, || sentence)
-        }
+            )
+        }),
         reply => Err(unexpected(&reply)),
     }
-}
-
-/// Result of `binder upgrade`.
-#[derive(Clone, Debug, Serialize)]
-struct UpgradedBinderd {
-    from: String,
-    to: String,
-    processes: u32,
-    pause_us: u64,
 }
 
 #[cfg(test)]
