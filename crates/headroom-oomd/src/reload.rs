@@ -12,9 +12,8 @@ use control::configuration::ConfiguredLimit;
 use control::oomd::Reloaded;
 use headroom_daemon::message::plain;
 use headroom_linux::clock::monotonic_ns;
-use memory_ledger::Uid;
+use memory_ledger::{NS_PER_MS, Uid};
 
-use crate::clock::NS_PER_MS;
 use crate::config::Enforcement;
 use crate::config::notifications::NotificationConfig;
 use crate::config::{Config, ConfigError, Files, Texts};

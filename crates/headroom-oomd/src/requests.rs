@@ -5,10 +5,9 @@ use std::collections::BTreeMap;
 use control::oomd::{AccountRef, Explanation, Outcome, Reply, Request, UserLimit, Why};
 use control::{Answer, Peer, RequestId};
 use headroom_linux::clock::monotonic_ns;
-use memory_ledger::{AccountId, Limit, Requester, Source, Uid};
+use memory_ledger::{AccountId, Limit, NS_PER_MS, Requester, Source, Uid};
 use owners::{Exhausted, Owner, Quota, QuotaSize};
 
-use crate::clock::NS_PER_MS;
 use crate::config::MAX_GRACE_S;
 use crate::oom::control::{of_ref, to_ref};
 use crate::oom::{OomManager, control as oom_control};

@@ -12,14 +12,13 @@ use std::time::{Duration, Instant};
 use control::oomd::{AccountKind, LimitLevel, Why};
 use headroom_linux::clock::monotonic_ns;
 use memory_ledger::limit::Bytes;
-use memory_ledger::{AccountId, Uid};
+use memory_ledger::{AccountId, NS_PER_MS, Uid};
 use owners::{Owner, Quota, bounds};
 
 use super::hooks::{Running, Start};
 use super::kill_log::{LogShare, facts, log_decision, log_outcome, log_warning};
 use super::pre_kill_hook::{PreKillHook, PreKillInfo};
 use super::use_ordinary_priority;
-use crate::clock::NS_PER_MS;
 use crate::config::notifications::NotificationConfig;
 
 /// Capacity of the queue; notifications beyond it are counted and dropped. More than the bound, for

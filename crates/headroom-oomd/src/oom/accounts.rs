@@ -3,9 +3,10 @@
 
 use control::oomd::LimitLevel;
 use headroom_linux::clock::monotonic_ns;
+use memory_ledger::limit::cleared_below;
 use memory_ledger::{
-    Account, AccountId, Change, Count, Latch, Ledger, Limit, Phase, ProcessId, Reading, Standing,
-    Sum, Uid,
+    Account, AccountId, Change, Count, Latch, Ledger, Limit, NS_PER_MS, Phase, ProcessId, Reading,
+    Standing, Sum, Uid,
 };
 use memory_watch::{
     Backend, Charge, NotifierError, Precision, ProcessSample, SlotLimit, UnarmedKills, Watch,
@@ -13,13 +14,8 @@ use memory_watch::{
 
 use super::earlier_daemon::Origin;
 use super::preferences::RulePreferences;
-use crate::clock::NS_PER_MS;
 use crate::config::Enforcement;
 use crate::notifications::queue::SoftLimitWarning;
-
-/// A soft limit counts as cleared below 15/16 of it. The notifier uses the same fraction, and
-/// reports the next crossing only after the account was below it.
-const CLEAR_SHARE: u64 = 16;
 
 /// A limit that no account reaches, pages.
 const UNREACHABLE: SlotLimit =
@@ -138,8 +134,7 @@ impl Accounts {
     /// Whether the account is above its soft limit, or has not cleared it.
     pub(super) fn is_near(&self, account: AccountId) -> bool {
         self.ledger.account(account).is_some_and(|account| {
-            let soft = account.limit().soft_bytes();
-            account.reading().used_bytes >= soft - soft / CLEAR_SHARE
+            account.reading().used_bytes >= cleared_below(account.limit().soft_bytes())
         })
     }
 
