@@ -438,7 +438,7 @@ impl Histogram {
 }
 
 /// Limit and account of a user, a group or a cgroup.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserLimit {
     /// The account.
     #[serde(flatten)]
@@ -574,7 +574,7 @@ impl Trigger {
 }
 
 /// The victim that would be selected now.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Explanation {
     /// State of the account, or of the system; a sentence.
     pub state: String,
