@@ -53,11 +53,9 @@ fn ending_a_raise_returns_to_the_configurations_limit_after_the_grace() {
     let limit = daemon.limit(uid).unwrap();
     assert_eq!((limits(&limit), limit.source.as_str()), ((300, Some(64)), "config"));
     let Reply::Event(event) = subscriber.receive().unwrap() else { panic!() };
-    let Event::SoftLimitCrossed { hard_bytes, used_bytes, grace_s, .. } = event else {
-        panic!("{event:?}")
-    };
-    assert_eq!((hard_bytes, grace_s), (64 * MIB, Some(3600)), "the user is told");
-    assert!(used_bytes > 100 * MIB);
+    let Event::SoftLimitCrossed(it) = event else { panic!("{event:?}") };
+    assert_eq!((it.hard_bytes, it.grace_s), (64 * MIB, Some(3600)), "the user is told");
+    assert!(it.used_bytes > 100 * MIB);
     // The user can neither end its grace nor prolong it, and the limit before still holds.
     assert_eq!(daemon.request_as(uid, &set(account, 32, Some(86_400))), Reply::Done);
     let limit = daemon.limit(uid).unwrap();

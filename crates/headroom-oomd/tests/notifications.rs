@@ -143,12 +143,9 @@ fn a_user_is_warned_at_the_warning_level_and_at_the_soft_limit() {
         hog.grow(grow_mib << 10);
         assert!(hog.survived());
         let reply = subscriber.receive::<Reply>().unwrap();
-        let Reply::Event(Event::SoftLimitCrossed { level, hard_bytes, used_bytes, .. }) = reply
-        else {
-            panic!("{reply:?}")
-        };
-        assert_eq!((level, hard_bytes), (expected, 100 * MIB));
-        assert!(used_bytes > 50 * MIB, "{used_bytes}");
+        let Reply::Event(Event::SoftLimitCrossed(it)) = reply else { panic!("{reply:?}") };
+        assert_eq!((it.level, it.hard_bytes), (expected, 100 * MIB));
+        assert!(it.used_bytes > 50 * MIB, "{it:?}");
     }
     eventually("both are handled", || {
         hook.output().filter(|lines| *lines == format!("{uid} warn\n{uid} soft\n"))

@@ -1,7 +1,7 @@
 //! Limits and readings of users and groups, in the ledger and in the watch that enforces the
 //! limits; and the account that a process is charged to, with its size as that account counts it.
 
-use control::oomd::LimitLevel;
+use control::oomd::{LimitLevel, SoftLimitWarning};
 use headroom_linux::clock::monotonic_ns;
 use memory_ledger::limit::cleared_below;
 use memory_ledger::{
@@ -12,10 +12,10 @@ use memory_watch::{
     Backend, Charge, NotifierError, Precision, ProcessSample, SlotLimit, UnarmedKills, Watch,
 };
 
+use super::control::to_ref;
 use super::earlier_daemon::Origin;
 use super::preferences::RulePreferences;
 use crate::config::Enforcement;
-use crate::notifications::queue::SoftLimitWarning;
 
 /// A limit that no account reaches, pages.
 const UNREACHABLE: SlotLimit =
@@ -340,7 +340,7 @@ impl Accounts {
     ) -> Option<SoftLimitWarning> {
         let it = self.ledger.account(account)?;
         Some(SoftLimitWarning {
-            account,
+            account: to_ref(account),
             group: self.group_name(account),
             cgroup: None,
             members: self.members(account),
