@@ -16,9 +16,9 @@ mod registers;
 mod tracee;
 mod trap;
 
-pub(crate) use client_files::{Charge, ClientFile, Closers, quota_of_descriptors};
 pub(crate) use fd_installer::{Completion, FdInstaller, Job, Outcome};
 pub(crate) use install::ReadRoom;
+pub(crate) use owners::client_files::{Charge, ClientFile, Closers, quota_of_descriptors};
 pub(crate) use tracee::{CallStop, note_timer_period};
 pub(crate) use trap::{Trap, TrapOutcome};
 

@@ -20,7 +20,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use anyhow::Context;
-use client_files::Closers;
 use control::lease::{LEASE_SOCKET_NAME, Reply, Request, Status};
 use control::listener::Listener;
 use control::peer_socket::Received;
@@ -30,6 +29,7 @@ use headroom_linux::clock::monotonic_ns;
 use memory_ledger::{AccountId, Book, ClientId, NS_PER_MS};
 use owners::Quota;
 use owners::bounds::{LEASE_ACCEPTS, LEASE_CLIENTS, LEASE_TIME};
+use owners::client_files::Closers;
 use rustix::event::{Timespec, epoll};
 
 use crate::oom::OomManager;
