@@ -38,7 +38,7 @@ impl Shrinking {
         let socket: PathBuf = socket.to_owned();
         let mut client = Client::connect(&socket).context("the daemon's control socket")?;
         Ok(Self::start(move || match client.call(&Request::Reclaim { pages: u64::MAX })? {
-            Reply::Reclaimed { .. } => Ok(()),
+            Reply::Reclaimed(_) => Ok(()),
             other => anyhow::bail!("{}: {other:?}", socket.display()),
         }))
     }

@@ -14,7 +14,7 @@ use bench::rings;
 use bench::stressor::{self, Stressor};
 use binder_client::{Client, Options, Payload, Session};
 use clap::Parser;
-use control::binderd::{Reply, Request};
+use control::binderd::{Reclaimed, Reply, Request};
 use e2e::{Bus, Mapping};
 use headroom_linux::machine_memory::{Meminfo, bytes_of};
 
@@ -113,7 +113,7 @@ fn give_back(socket: &Path) -> Result<(f64, u64)> {
     let mut daemon = control::Client::connect(socket)?;
     loop {
         match daemon.call(&Request::Reclaim { pages: u64::MAX })? {
-            Reply::Reclaimed { pages, idle_pages } => {
+            Reply::Reclaimed(Reclaimed { pages, idle_pages }) => {
                 if pages == 0 || idle_pages == 0 {
                     return Ok((start.elapsed().as_secs_f64() * 1e3, idle_pages));
                 }

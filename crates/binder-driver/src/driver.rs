@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use keyed_slab::{Slab, key_types};
+use crate::slab::{Slab, key_types};
 use owners::Owner;
 use serde::{Deserialize, Serialize};
 

@@ -11,7 +11,8 @@
 //! descriptors, call stacks, priorities), `buffer` (receive areas, their pages), `notifications`
 //! (deaths, freezes), `write_read` (commands, work items, readers) and `debug` (logs, counters,
 //! snapshots). Each file has the data of its concept, and implements [`Driver`] on top of it.
-//! [`state`] serialises the driver, and verifies its invariants when it is read back.
+//! [`state`] serialises the driver, and verifies its invariants when it is read back;
+//! [`slab`] keeps its objects by key.
 #![forbid(unsafe_code)]
 
 mod buffer;
@@ -22,6 +23,7 @@ mod limits;
 mod notifications;
 mod objects;
 mod process;
+pub mod slab;
 pub mod state;
 mod transaction;
 mod write_read;

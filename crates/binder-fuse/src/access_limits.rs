@@ -206,7 +206,7 @@ mod tests {
     use std::collections::HashMap;
     use std::sync::Arc;
 
-    use keyed_slab::Key;
+    use binder_driver::slab::Key;
     use proptest::prelude::*;
 
     use super::*;

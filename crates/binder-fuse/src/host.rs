@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::Arc;
 
+use binder_driver::slab::Slab;
 use binder_driver::{
     Caller, ClientMemory, Errno, Fault, FileToken, Files, Freshness, Identity, Mapping, Mappings,
     Piece, Priority, ProcessId, Scheduler, StoreError,
 };
 use headroom_linux::mountinfo::Device;
-use keyed_slab::Slab;
 use owners::bounds::{OPENS, THREADS};
 use owners::{Exhausted, Owner, Quota, Uid};
 use serde::{Deserialize, Serialize};

@@ -6,6 +6,7 @@ use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 
+use headroom_linux::machine_memory::value_of;
 use owners::Uid;
 use serde::{Deserialize, Serialize};
 
@@ -43,9 +44,9 @@ pub(crate) enum Disposition {
 pub(crate) fn process_of(tid: u32, own: u64) -> io::Result<Client> {
     let mut status = String::with_capacity(STATUS_BYTES);
     File::open(format!("/proc/{tid}/status"))?.read_to_string(&mut status)?;
-    let pid = field(&status, "Tgid:").and_then(|pid| pid.parse().ok());
+    let pid = value_of(&status, "Tgid").and_then(|pid| pid.parse().ok());
     let pid: u32 = pid.ok_or(io::ErrorKind::NotFound)?;
-    let seen = field(&status, "NStgid:").and_then(|pids| {
+    let seen = value_of(&status, "NStgid").and_then(|pids| {
         let chain = namespaces(tid, own)?;
         PidView::zip(&chain, pids)
     });
@@ -58,8 +59,7 @@ pub(crate) fn process_of(tid: u32, own: u64) -> io::Result<Client> {
 /// The effective uid of a process's main thread.
 pub(crate) fn euid_of(pid: u32) -> Option<Uid> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
-    uids.split_ascii_whitespace().nth(1)?.parse().ok().map(Uid)
+    value_of(&status, "Uid")?.split_ascii_whitespace().nth(1)?.parse().ok().map(Uid)
 }
 
 /// Whether a thread belongs to the process `pid`.
@@ -71,12 +71,12 @@ pub(crate) fn is_thread_of(pid: u32, tid: u32) -> bool {
 pub(crate) fn has_cap_kill(tid: u32) -> bool {
     const CAP_KILL: u32 = 5;
     let status = std::fs::read_to_string(format!("/proc/{tid}/status")).unwrap_or_default();
-    let effective = field(&status, "CapEff:").and_then(|mask| u64::from_str_radix(mask, 16).ok());
+    let effective = value_of(&status, "CapEff").and_then(|mask| u64::from_str_radix(mask, 16).ok());
     effective.unwrap_or(0) >> CAP_KILL & 1 == 1
 }
 
 fn disposition(status: &str, signal: i32) -> Disposition {
-    match signals(status, "SigIgn:") >> (signal - 1) & 1 {
+    match signals(status, "SigIgn") >> (signal - 1) & 1 {
         0 => Disposition::Other,
         _ => Disposition::Ignored,
     }
@@ -84,12 +84,8 @@ fn disposition(status: &str, signal: i32) -> Disposition {
 
 /// The signals in a line of a status file, a bit for each.
 pub(crate) fn signals(status: &str, name: &str) -> u64 {
-    let mask = field(status, name).and_then(|mask| u64::from_str_radix(mask, 16).ok());
+    let mask = value_of(status, name).and_then(|mask| u64::from_str_radix(mask, 16).ok());
     mask.unwrap_or(0)
-}
-
-fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
-    status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
 }
 
 /// Pid namespaces of a thread, from `own` inwards.

@@ -343,7 +343,7 @@ mod tests {
     use std::io::Write;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use keyed_slab::Key;
+    use binder_driver::slab::Key;
     use owners::Uid;
     use rustix::pipe::{PipeFlags, pipe_with};
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use binder_driver::ProcessId;
-use keyed_slab::{Key, key_types};
+use binder_driver::slab::{Key, key_types};
 use owners::{Owner, Uid};
 use serde::{Deserialize, Serialize};
 

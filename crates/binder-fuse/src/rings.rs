@@ -11,13 +11,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
+use binder_driver::slab::{Slab, key_types};
 use binder_driver::{Caller, Errno, Piece};
 use binder_ring::page::{CallResult, Files, Outcome, Page, Range, STREAM_BYTES, TakenCall};
 use binder_ring::turn::{Doorbell, Turn, Watch};
 use binder_ring::{DOORBELL_BYTES, RING_BYTES};
 use binder_uapi::BinderWriteRead;
 use headroom_linux::descriptors::sealed_memfd;
-use keyed_slab::{Slab, key_types};
 use owners::{Owner, QuotaSize, Uid};
 use rustix::fs::{AtFlags, Mode, OFlags, SealFlags, StatxFlags};
 use rustix::mm::MapFlags;

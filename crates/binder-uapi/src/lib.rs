@@ -9,12 +9,14 @@
 //!
 //! * [`ioctl`]: the ioctl numbers of a device and of `binder-control`;
 //! * [`command`]: `BC_` commands, client to driver: [`Command`], parser and writer;
-//! * [`returns`]: `BR_` returns, driver to client: [`Return`], parser and writer.
+//! * [`returns`]: `BR_` returns, driver to client: [`Return`], parser and writer;
+//! * [`status`]: the state of a driver's objects, for status displays.
 #![forbid(unsafe_code)]
 
 pub mod command;
 pub mod ioctl;
 pub mod returns;
+pub mod status;
 
 pub use command::{Command, CommandReader, StreamError};
 pub use returns::{Return, ReturnReader};

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+pub use binder_uapi::status::{Buffers, Handle, Node, PAGE_BYTES, Thread};
 use owners::Uid;
 use serde::{Deserialize, Serialize};
 
@@ -67,12 +68,7 @@ pub enum Reply {
         devices: Vec<Device>,
     },
     /// To [`Request::Reclaim`].
-    Reclaimed {
-        /// Pages reclaimed.
-        pages: u64,
-        /// Idle pages that are left.
-        idle_pages: u64,
-    },
+    Reclaimed(Reclaimed),
     /// To [`Request::Trace`].
     Trace {
         /// Calls in the order in which they ended.
@@ -83,30 +79,47 @@ pub enum Reply {
         lost: u64,
     },
     /// To [`Request::Stat`].
-    Stat {
-        /// Commands by name.
-        commands: Vec<(String, u32)>,
-        /// Returns by name.
-        returns: Vec<(String, u32)>,
-        /// All other counters.
-        status: Status,
-    },
+    Stat(Stat),
     /// To [`Request::Upgrade`], by the new program.
-    Upgraded {
-        /// Crate version of the previous program.
-        from: String,
-        /// Crate version of the new program.
-        to: String,
-        /// Opens of all devices, which were taken over.
-        processes: u32,
-        /// How long no client was served, microseconds.
-        pause_us: u64,
-    },
+    Upgraded(Upgraded),
     /// The request was refused or failed.
     Error {
         /// Human-readable.
         message: String,
     },
+}
+
+/// Reply to [`Request::Reclaim`]; pages of [`PAGE_BYTES`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reclaimed {
+    /// Pages reclaimed.
+    pub pages: u64,
+    /// Idle pages that are left.
+    pub idle_pages: u64,
+}
+
+/// Reply to [`Request::Stat`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stat {
+    /// Commands by name.
+    pub commands: Vec<(String, u32)>,
+    /// Returns by name.
+    pub returns: Vec<(String, u32)>,
+    /// All other counters.
+    pub status: Status,
+}
+
+/// Reply to [`Request::Upgrade`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Upgraded {
+    /// Crate version of the previous program.
+    pub from: String,
+    /// Crate version of the new program.
+    pub to: String,
+    /// Opens of all devices, which were taken over.
+    pub processes: u32,
+    /// How long no client was served, microseconds.
+    pub pause_us: u64,
 }
 
 /// Status of the daemon.
@@ -252,64 +265,4 @@ pub struct Process {
     pub buffers: Buffers,
     /// Work queued for any of its threads.
     pub queued: u32,
-}
-
-/// A thread of an open.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Thread {
-    /// Thread id.
-    pub tid: u32,
-    /// Looper state in words.
-    pub looper: String,
-    /// Blocked in a read.
-    pub waiting: bool,
-    /// Depth of its transaction stack.
-    pub stack: u32,
-}
-
-/// An object (node).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Node {
-    /// The owner's pointer.
-    pub ptr: u64,
-    /// The owner's cookie.
-    pub cookie: u64,
-    /// Strong references by other processes.
-    pub strong: u32,
-    /// Weak references by other processes.
-    pub weak: u32,
-    /// Handles that refer to it.
-    pub handles: u32,
-}
-
-/// A handle.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Handle {
-    /// The handle's number.
-    pub handle: u32,
-    /// Strong references by this process.
-    pub strong: u32,
-    /// Weak references by this process.
-    pub weak: u32,
-    /// Pid of the node's owner; `None` if the node is dead: its owner has closed the device.
-    pub owner: Option<u32>,
-    /// A death notification is registered.
-    pub death: bool,
-}
-
-/// State of the mapping of a receive buffer.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Buffers {
-    /// Size of the mapping, bytes; 0 until it is known.
-    pub mapped_bytes: u64,
-    /// Live buffers.
-    pub count: u32,
-    /// Size of the live buffers, bytes.
-    pub bytes: u64,
-    /// Remaining space for one-way calls, bytes.
-    pub async_free_bytes: u64,
-    /// Pages that hold memory, 4096 bytes each.
-    pub touched_pages: u32,
-    /// Of these, pages on which no buffer lies.
-    pub idle_pages: u32,
 }

@@ -10,8 +10,8 @@
 //! set_importance(socket, None, Importance::Avoid)?;
 //! for event in Subscription::start(socket)? {
 //!     match event? {
-//!         Event::SoftLimitCrossed { used_bytes, hard_bytes, .. } => {
-//!             println!("{used_bytes} of {hard_bytes}");
+//!         Event::SoftLimitCrossed(warning) => {
+//!             println!("{} of {}", warning.used_bytes, warning.hard_bytes);
 //!         }
 //!         Event::Ended { why } => println!("{:?} is gone", why.victim),
 //!         Event::Decided { .. } => {}

@@ -3,9 +3,9 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use client_files::Closers;
 use headroom_linux::descriptors::{PassRights, set_pass_rights};
 use headroom_linux::folders;
+use owners::client_files::Closers;
 use rustix::fs::{FileType, Mode, chmod, lstat};
 use rustix::io::Errno;
 use rustix::net::{

@@ -12,9 +12,6 @@ use serde::Serialize;
 use crate::oomd::{Counters, Histogram, UserLimit};
 use crate::{Client, ControlError, Uid, binderd, oomd};
 
-/// Size of a page in [`binderd::Status`], bytes.
-const PAGE: u64 = 4096;
-
 /// Replies of each daemon, or the reason why there are none.
 #[derive(Debug, Serialize)]
 pub struct Sources {
@@ -79,7 +76,7 @@ fn query_oomd(path: &Path) -> Result<Oomd, ControlError> {
 fn query_binderd(path: &Path) -> Result<Binderd, ControlError> {
     let mut client = Client::connect(path)?;
     match client.call(&binderd::Request::Stat)? {
-        binderd::Reply::Stat { commands, returns, status } => {
+        binderd::Reply::Stat(binderd::Stat { commands, returns, status }) => {
             Ok(Binderd { status, counts: Some((commands, returns)) })
         }
         _ => match client.call(&binderd::Request::Status)? {
@@ -321,7 +318,7 @@ fn write_binderd(page: &mut Page, state: &Binderd) {
     page.one("headroom_binderd_degradations", "gauge", "What does not work here.", degraded);
     page.one("headroom_binder_devices", "gauge", "Devices served.", status.devices.into());
     page.one("headroom_binder_opens", "gauge", "Opens of all devices.", status.processes.into());
-    let bytes = |pages: u64| pages.saturating_mul(PAGE);
+    let bytes = |pages: u64| pages.saturating_mul(binderd::PAGE_BYTES);
     let gauges = [
         (
             "headroom_binder_buffer_bytes",

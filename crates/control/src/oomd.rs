@@ -40,6 +40,11 @@ impl AccountRef {
     pub fn user(uid: Uid) -> Self {
         Self { kind: AccountKind::User, uid: uid.0 }
     }
+
+    /// The user, if it is the account of one user.
+    pub fn as_user(self) -> Option<Uid> {
+        (self.kind == AccountKind::User).then_some(Uid(self.uid))
+    }
 }
 
 /// A request. Root may send all of them for any account. A user may see and lower its own limit,
@@ -150,12 +155,7 @@ pub enum Reply {
     },
     /// To [`Request::Reload`] if the files are valid; otherwise the reply is an error and the old
     /// configuration stays in force.
-    Reloaded {
-        /// One line per change.
-        changes: Vec<String>,
-        /// One line per setting that could not be applied.
-        problems: Vec<String>,
-    },
+    Reloaded(Reloaded),
     /// To [`Request::Counters`].
     Counters(Counters),
     /// To [`Request::Subscribe`].
@@ -169,6 +169,15 @@ pub enum Reply {
         /// Object, fact and remedy, for the user.
         message: String,
     },
+}
+
+/// Changes by a configuration that was read again.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reloaded {
+    /// One line per change.
+    pub changes: Vec<String>,
+    /// One line per setting that could not be applied.
+    pub problems: Vec<String>,
 }
 
 /// Reply to [`Request::Status`].
@@ -265,28 +274,35 @@ pub enum Event {
     },
     /// A user, group or cgroup has crossed its soft limit, or the level of its limit at which it is
     /// warned.
-    SoftLimitCrossed {
-        /// The account; of a login session, its user.
-        #[serde(flatten)]
-        account: AccountRef,
-        /// The group's name.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        group: Option<String>,
-        /// The cgroup's path.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        cgroup: Option<String>,
-        /// Charged, bytes.
-        used_bytes: u64,
-        /// Hard limit, bytes.
-        hard_bytes: u64,
-        /// Which of the two.
-        #[serde(default)]
-        level: LimitLevel,
-        /// The hard limit was lowered below `used_bytes`, and a process will be killed after this
-        /// time, seconds, if the usage is above it then.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        grace_s: Option<u32>,
-    },
+    SoftLimitCrossed(SoftLimitWarning),
+}
+
+/// The usage of a user, group or cgroup has crossed a level of its limit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SoftLimitWarning {
+    /// The account; in an event about a login session, its user.
+    #[serde(flatten)]
+    pub account: AccountRef,
+    /// The group's name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+    /// The cgroup's path.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cgroup: Option<String>,
+    /// The users of the group, or the owner of the cgroup; no event contains them.
+    #[serde(skip)]
+    pub members: Vec<Uid>,
+    /// Charged when it crossed the level, bytes.
+    pub used_bytes: u64,
+    /// Hard limit, bytes.
+    pub hard_bytes: u64,
+    /// Which of the two.
+    #[serde(default)]
+    pub level: LimitLevel,
+    /// The hard limit was lowered below `used_bytes`, and a process will be killed after this time,
+    /// seconds, if the usage is above it then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grace_s: Option<u32>,
 }
 
 impl Event {
@@ -294,7 +310,7 @@ impl Event {
     pub fn victim_uid(&self) -> Option<Uid> {
         match self {
             Self::Decided { why } | Self::Ended { why } => why.victim.as_ref()?.uid,
-            Self::SoftLimitCrossed { .. } => None,
+            Self::SoftLimitCrossed(_) => None,
         }
     }
 
@@ -312,7 +328,7 @@ impl Event {
     pub fn account(&self) -> AccountRef {
         match self {
             Self::Decided { why } | Self::Ended { why } => why.account,
-            Self::SoftLimitCrossed { account, .. } => *account,
+            Self::SoftLimitCrossed(warning) => warning.account,
         }
     }
 }
@@ -434,7 +450,7 @@ impl Histogram {
 }
 
 /// Limit and account of a user, a group or a cgroup.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserLimit {
     /// The account.
     #[serde(flatten)]
@@ -570,7 +586,7 @@ impl Trigger {
 }
 
 /// The victim that would be selected now.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Explanation {
     /// State of the account, or of the system; a sentence.
     pub state: String,

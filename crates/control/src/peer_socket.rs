@@ -9,8 +9,8 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use client_files::{Charge, ClientFile, Closers};
 use headroom_linux::descriptors::{PassRights, pass_rights_of};
+use owners::client_files::{Charge, ClientFile, Closers};
 use owners::{Owner, Uid, reader};
 use rustix::io::Errno;
 use rustix::net::{

@@ -1,11 +1,9 @@
 //! Replies of the control socket.
 
-use binder_driver::snapshot::{
-    BufferSnapshot, ContextSnapshot, HandleSnapshot, NodeSnapshot, ProcessSnapshot, ThreadSnapshot,
-};
+use binder_driver::snapshot::{ContextSnapshot, ProcessSnapshot};
 use binder_fuse::Server;
 use control::binderd::{
-    Buffers, Call, Device, Handle, Node, Outcome, Process, Reply, Request, Status, Thread,
+    Call, Device, Outcome, PAGE_BYTES, Process, Reclaimed, Reply, Request, Stat, Status,
     TraceFilter,
 };
 use control::{Answer, Peer};
@@ -52,7 +50,7 @@ pub fn answer(
         Ok(Request::Reclaim { pages }) if peer.is_root() => {
             let reclaimed = server.reclaim_batch(pages.div_ceil(units(1)));
             let idle_pages = units(server.page_counts().idle);
-            Reply::Reclaimed { pages: units(reclaimed.into()), idle_pages }
+            Reply::Reclaimed(Reclaimed { pages: units(reclaimed.into()), idle_pages })
         }
         Ok(Request::Stat) if may_see(peer) => {
             let counts = server.command_counts();
@@ -60,7 +58,7 @@ pub fn answer(
                 counts.into_iter().map(|(name, count)| (name.to_owned(), count)).collect()
             };
             let (commands, returns) = (owned(counts.commands), owned(counts.returns));
-            Reply::Stat { commands, returns, status: status(server) }
+            Reply::Stat(Stat { commands, returns, status: status(server) })
         }
         Ok(Request::Trace { from, filter }) if may_see(peer) => trace(server, from, &filter),
         Ok(Request::Trace { .. } | Request::Stat) => {
@@ -97,15 +95,9 @@ fn status(server: &Server) -> Status {
     }
 }
 
-/// Pages of this machine in the unit of the protocol, 4096 bytes.
+/// Pages of this machine in the unit of the protocol.
 fn units(pages: u64) -> u64 {
-    const UNIT_BYTES: usize = 4096;
-    pages * (rustix::param::page_size() / UNIT_BYTES) as u64
-}
-
-/// As [`units`], for the pages of one receive area.
-fn area_units(pages: u32) -> u32 {
-    u32::try_from(units(pages.into())).unwrap_or(u32::MAX)
+    pages * (rustix::param::page_size() as u64 / PAGE_BYTES)
 }
 
 fn count(number: usize) -> u32 {
@@ -129,62 +121,11 @@ fn process(process: ProcessSnapshot) -> Process {
         owner: process.owner.to_string(),
         owner_bytes: process.owner_memory_bytes,
         comm: comm.map(|comm| comm.trim_end().to_owned()),
-        threads: process.threads.into_iter().map(thread).collect(),
-        nodes: process.nodes.into_iter().map(node).collect(),
-        handles: process.handles.into_iter().map(handle).collect(),
-        buffers: process.buffers.map_or_else(no_buffers, buffers),
+        threads: process.threads,
+        nodes: process.nodes,
+        handles: process.handles,
+        buffers: process.buffers,
         queued: count(process.queued_work),
-    }
-}
-
-fn thread(thread: ThreadSnapshot) -> Thread {
-    Thread {
-        tid: thread.tid,
-        looper: thread.looper,
-        waiting: thread.waiting,
-        stack: count(thread.stack_depth),
-    }
-}
-
-fn node(node: NodeSnapshot) -> Node {
-    Node {
-        ptr: node.ptr,
-        cookie: node.cookie,
-        strong: node.internal_strong,
-        weak: node.local_weak,
-        handles: node.refs,
-    }
-}
-
-fn handle(handle: HandleSnapshot) -> Handle {
-    Handle {
-        handle: handle.handle,
-        strong: handle.strong,
-        weak: handle.weak,
-        owner: handle.owner_pid,
-        death: handle.death.is_some(),
-    }
-}
-
-fn buffers(buffers: BufferSnapshot) -> Buffers {
-    Buffers {
-        mapped_bytes: buffers.size,
-        count: count(buffers.live),
-        bytes: buffers.used,
-        async_free_bytes: buffers.free_async,
-        touched_pages: area_units(buffers.touched_pages),
-        idle_pages: area_units(buffers.idle_pages),
-    }
-}
-
-fn no_buffers() -> Buffers {
-    Buffers {
-        mapped_bytes: 0,
-        count: 0,
-        bytes: 0,
-        async_free_bytes: 0,
-        touched_pages: 0,
-        idle_pages: 0,
     }
 }
 

@@ -10,7 +10,7 @@ use binder_driver::Driver;
 use binder_driver::state::{self, StateError};
 use binder_fuse::{Config, Server, ServerState, VerifiedState};
 use control::RequestId;
-use control::binderd::Reply;
+use control::binderd::{Reply, Upgraded};
 use headroom_linux::clock::monotonic_ns;
 use headroom_linux::descriptors::{KeptFd, check_descriptors};
 use serde::{Deserialize, Serialize};
@@ -173,12 +173,12 @@ impl Completion {
             "upgraded from {from} to {VERSION}: {opens} opens continue after a pause of {:.1} ms",
             pause.as_secs_f64() * 1000.0
         );
-        let reply = Reply::Upgraded {
+        let reply = Reply::Upgraded(Upgraded {
             from,
             to: VERSION.to_owned(),
             processes: u32::try_from(opens).unwrap_or(u32::MAX),
             pause_us: u64::try_from(pause.as_micros()).unwrap_or(u64::MAX),
-        };
+        });
         if let Some(requester) = requester {
             server.reply(requester, &reply);
         }

@@ -13,7 +13,7 @@ use std::process::Command;
 use binder_client::{Errno, Parcel, Payload, Session};
 use common::{Daemon, cannot_mount, is_mounted, open, wait_for, wait_for_end};
 use confinement::{Confinement, opinion_of_systemd};
-use control::binderd::{Reply, Request};
+use control::binderd::{Reclaimed, Reply, Request, Upgraded};
 
 const UNIT: &str = include_str!("../../../dist/systemd/headroom-binderd.service");
 
@@ -79,7 +79,7 @@ fn under_the_unit_calls_carry_descriptors_and_priorities_and_idle_memory_is_recl
     let logs = daemon.mount().join("binder_logs/stats");
     assert!(std::fs::read_to_string(logs).unwrap().contains("BC_TRANSACTION: 2"));
     let reply = daemon.request(&Request::Reclaim { pages: u64::MAX });
-    assert!(matches!(reply, Reply::Reclaimed { pages, .. } if pages > 0), "{reply:?}");
+    assert!(matches!(reply, Reply::Reclaimed(Reclaimed { pages, .. }) if pages > 0), "{reply:?}");
     wait_for("a sign of life", || {
         notification(&manager).filter(|text| text.starts_with("WATCHDOG=1"))
     });
@@ -152,7 +152,7 @@ fn under_the_unit_the_daemon_is_upgraded() {
     for _ in 0..2 {
         while notification(&manager).is_some() {}
         let reply = daemon.request(&Request::Upgrade { program: None });
-        assert!(matches!(reply, Reply::Upgraded { processes: 2, .. }), "{reply:?}");
+        assert!(matches!(reply, Reply::Upgraded(Upgraded { processes: 2, .. })), "{reply:?}");
         wait_for("readiness", || notification(&manager).filter(|text| text.contains("READY=1")));
         assert_eq!(daemon.status().degraded, degraded);
         pass_a_file(&mut session);

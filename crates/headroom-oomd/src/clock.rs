@@ -7,9 +7,6 @@ use std::time::{Duration, Instant};
 use headroom_linux::clock::monotonic_ns;
 use rustix::event::Timespec;
 
-/// Nanoseconds in a millisecond.
-pub const NS_PER_MS: u64 = 1_000_000;
-
 /// Time left until a deadline on the monotonic clock; zero if it has passed.
 pub fn until(deadline_ns: u64) -> Timespec {
     let left = deadline_ns.saturating_sub(monotonic_ns());

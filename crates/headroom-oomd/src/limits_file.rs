@@ -16,8 +16,9 @@ use control::LIMITS_FILE;
 use headroom_linux::clock::monotonic_ns;
 use headroom_linux::folders::replace_file;
 use headroom_linux::sched::leave_realtime;
+use memory_ledger::NS_PER_MS;
 
-use crate::clock::{NS_PER_MS, end_thread};
+use crate::clock::end_thread;
 use crate::oom::{AfterExit, OomManager, SavedLimit};
 
 /// Bytes: several times what the largest number of accounts takes. A longer file is not ours.

@@ -4,14 +4,13 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use control::oomd::{
-    AccountRef, Candidate, Counters, Event, KilledBy, Kills, Outcome, ProcessDetails, Trigger, Why,
+    AccountRef, Candidate, Counters, Event, KilledBy, Kills, Outcome, ProcessDetails,
+    SoftLimitWarning, Trigger, Why,
 };
-use memory_ledger::AccountId;
 
 use crate::history::{History, KEPT};
 use crate::notifications::pre_kill_hook::PreKillInfo;
-use crate::notifications::queue::{NotificationQueue, SoftLimitWarning};
-use crate::oom::control::to_ref;
+use crate::notifications::queue::NotificationQueue;
 
 /// Capacity of the queue of events, which the event loop empties in each iteration.
 const MOST_NEWS: usize = 256;
@@ -95,21 +94,11 @@ impl Records {
     /// Reports that an account has crossed a level of its limit.
     pub fn near_limit(&mut self, near: SoftLimitWarning) {
         self.notifications.iter().for_each(|queue| queue.soft_limit_crossed(near.clone()));
-        let SoftLimitWarning { account, group, cgroup, members, level, .. } = near;
-        let SoftLimitWarning { used_bytes, hard_bytes, grace_s, .. } = near;
         // The event of a login session goes to the session's user, that of another cgroup only to
         // root.
-        let owner = members.first().copied().filter(|_| cgroup.is_some());
-        let account = to_ref(owner.map_or(account, AccountId::User));
-        self.note(|| Event::SoftLimitCrossed {
-            account,
-            group,
-            cgroup,
-            level,
-            used_bytes,
-            hard_bytes,
-            grace_s,
-        });
+        let owner = near.members.first().filter(|_| near.cgroup.is_some());
+        let account = owner.map_or(near.account, |uid| AccountRef::user(*uid));
+        self.note(|| Event::SoftLimitCrossed(SoftLimitWarning { account, ..near }));
     }
 
     fn note(&mut self, event: impl FnOnce() -> Event) {

@@ -9,17 +9,17 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use control::configuration::ConfiguredLimit;
+use control::oomd::Reloaded;
 use headroom_daemon::message::plain;
 use headroom_linux::clock::monotonic_ns;
-use memory_ledger::Uid;
+use memory_ledger::{NS_PER_MS, Uid};
 
-use crate::clock::NS_PER_MS;
 use crate::config::Enforcement;
 use crate::config::notifications::NotificationConfig;
 use crate::config::{Config, ConfigError, Files, Texts};
 use crate::names::Names;
+use crate::oom::OomManager;
 use crate::oom::reconfigure::{Lowering, reconfigure};
-use crate::oom::{OomManager, Reconfigured};
 
 /// Shortest pause between two times that the configuration is built with new answers, milliseconds.
 const BUILD_MS: u64 = 100;
@@ -129,7 +129,7 @@ impl Reload {
         let texts = std::mem::take(&mut self.texts);
         match self.build(&texts) {
             Ok(config) => {
-                let Reconfigured { changes, problems } =
+                let Reloaded { changes, problems } =
                     reconfigure(oom, &config, Lowering::AfterGrace(config.grace_s));
                 for problem in &problems {
                     tracing::error!("{problem}");
@@ -189,7 +189,7 @@ impl Reload {
 
     /// Reads the files again and applies them. Returns the changes and what could not be applied;
     /// an error means that a file is invalid and nothing changed.
-    pub fn reload(&mut self, oom: &mut OomManager) -> Result<Reconfigured, String> {
+    pub fn reload(&mut self, oom: &mut OomManager) -> Result<Reloaded, String> {
         self.names.look_up_again();
         let before = self.idle.clone();
         let config = match self.load() {

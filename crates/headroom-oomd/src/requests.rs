@@ -5,13 +5,12 @@ use std::collections::BTreeMap;
 use control::oomd::{AccountRef, Explanation, Outcome, Reply, Request, UserLimit, Why};
 use control::{Answer, Peer, RequestId};
 use headroom_linux::clock::monotonic_ns;
-use memory_ledger::{AccountId, Limit, Requester, Source, Uid};
+use memory_ledger::{AccountId, Limit, NS_PER_MS, Requester, Source, Uid};
 use owners::{Exhausted, Owner, Quota, QuotaSize};
 
-use crate::clock::NS_PER_MS;
 use crate::config::MAX_GRACE_S;
 use crate::oom::control::{of_ref, to_ref};
-use crate::oom::{OomManager, Reconfigured, control as oom_control};
+use crate::oom::{OomManager, control as oom_control};
 use crate::reload::Reload;
 
 /// How long the reply to a request to run the OOM killer waits for the victims' memory,
@@ -375,8 +374,7 @@ fn reload_config(
     if requester != Requester::Root {
         return Err("only root may reload the configuration".to_owned());
     }
-    let Reconfigured { changes, problems } = reload.reload(oom)?;
-    Ok(Reply::Reloaded { changes, problems })
+    reload.reload(oom).map(Reply::Reloaded)
 }
 
 /// The latest decisions that the requester may see.

@@ -11,12 +11,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
-use control::binderd::{Reply, Request};
+use control::binderd::{PAGE_BYTES, Reclaimed, Reply, Request};
 use control::{Client, ControlError};
 use memory_ledger::AccountId;
 
-/// Bytes per page, the unit of the replies.
-const PAGE: u64 = 4096;
 /// Pause after a round: a daemon that has just released memory has nothing new yet.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -77,8 +75,8 @@ fn shrink_one(socket: &Path) -> (u64, Result<(), ControlError>) {
     let ended = Client::connect(socket).and_then(|mut client| {
         loop {
             match client.call(&Request::Reclaim { pages: u64::MAX })? {
-                Reply::Reclaimed { pages, idle_pages } => {
-                    given += pages * PAGE;
+                Reply::Reclaimed(Reclaimed { pages, idle_pages }) => {
+                    given += pages * PAGE_BYTES;
                     if pages == 0 || idle_pages == 0 {
                         return Ok(());
                     }

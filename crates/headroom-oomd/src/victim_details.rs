@@ -11,11 +11,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use control::oomd::ProcessDetails;
 use headroom_linux::clock::monotonic_ns;
-use memory_ledger::{Process, ProcessId, Uid};
+use memory_ledger::{NS_PER_MS, Process, ProcessId, Uid};
 use memory_watch::process::Details;
 use owners::{Owner, Quota, bounds};
 
-use crate::clock::NS_PER_MS;
 use crate::usage::BoundedReader;
 
 /// Capacity of the queue; a request beyond it is dropped.

@@ -5,7 +5,9 @@ mod support;
 
 use std::time::Duration;
 
-use control::oomd::{AccountRef, KilledBy, Outcome, Reply, Request, Trigger, UserLimit, Why};
+use control::oomd::{
+    AccountRef, KilledBy, Outcome, Reloaded, Reply, Request, Trigger, UserLimit, Why,
+};
 use headroom_oomd::config::{Config, Files};
 use headroom_oomd::names::{Keep, Names};
 use headroom_oomd::oom::reconfigure::{Lowering, reconfigure};
@@ -50,7 +52,7 @@ fn ended(daemon: &Daemon, path: &str) -> Why {
 fn reload(daemon: &Daemon, text: &str) -> Vec<String> {
     daemon.write_config("oomd.toml", &format!("{text}[machine]\nenabled = false\n"));
     match daemon.request(&Request::Reload) {
-        Reply::Reloaded { changes, problems } if problems.is_empty() => changes,
+        Reply::Reloaded(Reloaded { changes, problems }) if problems.is_empty() => changes,
         other => panic!("{other:?}"),
     }
 }

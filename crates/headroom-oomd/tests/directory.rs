@@ -27,7 +27,7 @@ fn start(config: &str, directory: &Directory) -> Daemon {
 fn reload(daemon: &Daemon, text: &str) {
     daemon.write_config("oomd.toml", &format!("{text}{QUIET}"));
     let reply = daemon.request(&Request::Reload);
-    assert!(matches!(reply, Reply::Reloaded { .. }), "{reply:?}");
+    assert!(matches!(reply, Reply::Reloaded(_)), "{reply:?}");
 }
 
 fn hard_mib(daemon: &Daemon, uid: Uid) -> Option<u64> {

@@ -2,7 +2,7 @@
 
 mod support;
 
-use control::oomd::{AccountRef, Event, Reply, Request, UserLimit};
+use control::oomd::{AccountRef, Event, Reloaded, Reply, Request, UserLimit};
 use control::{Client, Uid};
 use support::daemon::Daemon;
 use support::hog::Hog;
@@ -53,11 +53,9 @@ fn ending_a_raise_returns_to_the_configurations_limit_after_the_grace() {
     let limit = daemon.limit(uid).unwrap();
     assert_eq!((limits(&limit), limit.source.as_str()), ((300, Some(64)), "config"));
     let Reply::Event(event) = subscriber.receive().unwrap() else { panic!() };
-    let Event::SoftLimitCrossed { hard_bytes, used_bytes, grace_s, .. } = event else {
-        panic!("{event:?}")
-    };
-    assert_eq!((hard_bytes, grace_s), (64 * MIB, Some(3600)), "the user is told");
-    assert!(used_bytes > 100 * MIB);
+    let Event::SoftLimitCrossed(it) = event else { panic!("{event:?}") };
+    assert_eq!((it.hard_bytes, it.grace_s), (64 * MIB, Some(3600)), "the user is told");
+    assert!(it.used_bytes > 100 * MIB);
     // The user can neither end its grace nor prolong it, and the limit before still holds.
     assert_eq!(daemon.request_as(uid, &set(account, 32, Some(86_400))), Reply::Done);
     let limit = daemon.limit(uid).unwrap();
@@ -145,7 +143,7 @@ fn a_reload_that_lowers_a_limit_has_the_configured_grace() {
         daemon.request(&Request::Reload)
     };
     let reply = reload(configured(uid, 64));
-    let Reply::Reloaded { changes, .. } = reply else { panic!("{reply:?}") };
+    let Reply::Reloaded(Reloaded { changes, .. }) = reply else { panic!("{reply:?}") };
     assert!(changes[0].starts_with(&format!("uid {uid}: limit 64.0 MiB, in ")), "{changes:?}");
     assert_eq!(limits(&daemon.limit(uid).unwrap()), (300, Some(64)));
     assert!(hog.is_alive());

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use control::Uid;
 use control::configuration::Configuration;
-use control::oomd::{AccountRef, KilledBy, Outcome, Reply, Request, UserLimit, Why};
+use control::oomd::{AccountRef, KilledBy, Outcome, Reloaded, Reply, Request, UserLimit, Why};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 use support::daemon::{Daemon, command};
@@ -40,7 +40,7 @@ fn group(daemon: &Daemon) -> Option<UserLimit> {
 fn reload(daemon: &Daemon, text: &str) -> Vec<String> {
     daemon.write_config("oomd.toml", &format!("{text}[machine]\nenabled = false\n"));
     match daemon.request(&Request::Reload) {
-        Reply::Reloaded { changes, problems } if problems.is_empty() => changes,
+        Reply::Reloaded(Reloaded { changes, problems }) if problems.is_empty() => changes,
         other => panic!("{other:?}"),
     }
 }

@@ -640,7 +640,7 @@ impl Leaseholder {
     fn connect(bench: &mut Bench, folder: &Path) -> Self {
         let own = ProcessSample { tgid: std::process::id(), uid: UID, ..ProcessSample::default() };
         bench.state().samples.push(own);
-        let closers = client_files::Closers::for_connections();
+        let closers = owners::client_files::Closers::for_connections();
         let leases = Leases::start(&folder.join("oomd.sock"), closers, &mut bench.oom).unwrap();
         let path = SocketAddrUnix::new(folder.join(LEASE_SOCKET_NAME)).unwrap();
         let socket = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();

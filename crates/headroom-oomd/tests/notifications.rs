@@ -5,7 +5,7 @@ mod support;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
-use control::oomd::{Event, LimitLevel, Outcome, Reply, Request, Why};
+use control::oomd::{Event, LimitLevel, Outcome, Reloaded, Reply, Request, Why};
 use control::{Client, Uid};
 use support::daemon::{Daemon, command};
 use support::hog::Hog;
@@ -143,12 +143,9 @@ fn a_user_is_warned_at_the_warning_level_and_at_the_soft_limit() {
         hog.grow(grow_mib << 10);
         assert!(hog.survived());
         let reply = subscriber.receive::<Reply>().unwrap();
-        let Reply::Event(Event::SoftLimitCrossed { level, hard_bytes, used_bytes, .. }) = reply
-        else {
-            panic!("{reply:?}")
-        };
-        assert_eq!((level, hard_bytes), (expected, 100 * MIB));
-        assert!(used_bytes > 50 * MIB, "{used_bytes}");
+        let Reply::Event(Event::SoftLimitCrossed(it)) = reply else { panic!("{reply:?}") };
+        assert_eq!((it.level, it.hard_bytes), (expected, 100 * MIB));
+        assert!(it.used_bytes > 50 * MIB, "{it:?}");
     }
     eventually("both are handled", || {
         hook.output().filter(|lines| *lines == format!("{uid} warn\n{uid} soft\n"))
@@ -222,7 +219,9 @@ fn another_configuration_of_hooks_is_applied() {
     let daemon = Daemon::start("[machine]\nenabled = false\n", &[]);
     let config = format!("[machine]\nenabled = false\n[hooks]\nafter = {}\n", hook.value());
     daemon.write_config("oomd.toml", &config);
-    let Reply::Reloaded { changes, problems } = daemon.request(&Request::Reload) else { panic!() };
+    let Reply::Reloaded(Reloaded { changes, problems }) = daemon.request(&Request::Reload) else {
+        panic!()
+    };
     assert_eq!((changes, problems), (vec!["notifications".to_owned()], vec![]));
     let uid = Uid(62955);
     drop(break_a_limit(&daemon, uid));

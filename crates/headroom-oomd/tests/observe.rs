@@ -62,7 +62,7 @@ fn a_reload_without_it_enforces_the_limit() {
     let daemon = Daemon::start(OBSERVE, &[]);
     let mut hog = breaks_its_limit_and_lives(UID, &daemon);
     daemon.write_config("oomd.toml", "observe = false\n[machine]\nenabled = false\n");
-    assert!(matches!(daemon.request(&Request::Reload), Reply::Reloaded { .. }));
+    assert!(matches!(daemon.request(&Request::Reload), Reply::Reloaded(_)));
     hog.died();
     assert_eq!(daemon.status().kills, 1);
 }

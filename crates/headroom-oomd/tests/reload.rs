@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use control::Uid;
-use control::oomd::{AccountRef, Reply, Request};
+use control::oomd::{AccountRef, Reloaded, Reply, Request};
 use rustix::process::{Pid, Signal, kill_process};
 use support::daemon::Daemon;
 use support::hog::Hog;
@@ -33,7 +33,7 @@ fn write(daemon: &Daemon, text: &str) {
 
 fn reload(daemon: &Daemon) -> Vec<String> {
     match daemon.request(&Request::Reload) {
-        Reply::Reloaded { changes, problems } if problems.is_empty() => changes,
+        Reply::Reloaded(Reloaded { changes, problems }) if problems.is_empty() => changes,
         other => panic!("{other:?}"),
     }
 }

@@ -10,7 +10,7 @@ use std::process::Stdio;
 use control::Uid;
 use control::configuration::ConfiguredLimit;
 use control::oomd::{
-    self, AccountKind, AccountRef, Candidate, KilledBy, Outcome, Reply, Request, Trigger,
+    self, AccountKind, AccountRef, Candidate, KilledBy, Outcome, Reloaded, Reply, Request, Trigger,
     UserLimit, Why,
 };
 use support::{FakeDaemon, headroom, run};
@@ -187,9 +187,10 @@ fn fake_oomd(request: Request) -> Reply {
         Request::ListLimits => Reply::Limits { limits: vec![limit(0x1000_0000, 0x800_0000)] },
         Request::RunOomKiller { .. } => Reply::OomKillerRan { kills: Vec::new() },
         Request::Why { .. } => Reply::Why { records: vec![record()] },
-        Request::Reload => {
-            Reply::Reloaded { changes: vec!["uid 0: limit 1.0 MiB".into()], problems: Vec::new() }
-        }
+        Request::Reload => Reply::Reloaded(Reloaded {
+            changes: vec!["uid 0: limit 1.0 MiB".into()],
+            problems: Vec::new(),
+        }),
         Request::DefaultLimits => {
             let of_each = ConfiguredLimit { user: "each of @nobody".into(), ..default_limit() };
             Reply::DefaultLimits { limits: vec![of_each] }

@@ -7,7 +7,9 @@ use std::process::Stdio;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use control::oomd::{AccountRef, Event, LimitLevel, Outcome, Reply, Request, Why};
+use control::oomd::{
+    AccountRef, Event, LimitLevel, Outcome, Reply, Request, SoftLimitWarning, Why,
+};
 use control::{Server, Uid};
 use support::headroom;
 use test_support::decision;
@@ -111,15 +113,16 @@ fn past_events_are_listed_oldest_first_and_new_ones_once_they_end() {
     }
     publish.send(Event::Ended { why: Box::new(why(1, back())) }).unwrap();
     publish
-        .send(Event::SoftLimitCrossed {
+        .send(Event::SoftLimitCrossed(SoftLimitWarning {
             account: AccountRef::user(Uid(4_000_000_001)),
             group: None,
             cgroup: None,
+            members: Vec::new(),
             level: LimitLevel::Soft,
             used_bytes: 1,
             hard_bytes: 2,
             grace_s: None,
-        })
+        }))
         .unwrap();
     let mut command = headroom(dir.path());
     let mut child = command.args(["why", "-f", "--json"]).stdout(Stdio::piped()).spawn().unwrap();

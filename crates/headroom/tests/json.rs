@@ -4,7 +4,7 @@ mod support;
 
 use std::process::{Child, Command};
 
-use control::oomd::{Explanation, Reply, Request};
+use control::oomd::{Explanation, Reloaded, Reply, Request};
 use control::{binderd, oomd};
 use serde_json::Value;
 use support::help::{all_commands, commands};
@@ -76,7 +76,7 @@ fn fake_oomd(request: Request) -> Reply {
         Request::ListLimits => Reply::Limits { limits: Vec::new() },
         Request::RunOomKiller { .. } => Reply::OomKillerRan { kills: Vec::new() },
         Request::Why { .. } => Reply::Why { records: vec![test_support::decision(1)] },
-        Request::Reload => Reply::Reloaded { changes: Vec::new(), problems: Vec::new() },
+        Request::Reload => Reply::Reloaded(Reloaded::default()),
         Request::Explain { .. } => Reply::Explained(Explanation {
             state: "below its limit".into(),
             victim: None,
@@ -110,14 +110,18 @@ fn fake_binderd(request: binderd::Request) -> binderd::Reply {
     match request {
         binderd::Request::Status => binderd::Reply::Status(status),
         binderd::Request::Ls => binderd::Reply::Ls { devices: Vec::new() },
-        binderd::Request::Reclaim { .. } => binderd::Reply::Reclaimed { pages: 0, idle_pages: 0 },
+        binderd::Request::Reclaim { .. } => {
+            binderd::Reply::Reclaimed(binderd::Reclaimed::default())
+        }
         binderd::Request::Upgrade { .. } => {
             let (from, to) = ("0.1.0".to_owned(), "0.1.0".to_owned());
-            binderd::Reply::Upgraded { from, to, processes: 1, pause_us: 1 }
+            binderd::Reply::Upgraded(binderd::Upgraded { from, to, processes: 1, pause_us: 1 })
         }
-        binderd::Request::Stat => {
-            binderd::Reply::Stat { commands: Vec::new(), returns: Vec::new(), status }
-        }
+        binderd::Request::Stat => binderd::Reply::Stat(binderd::Stat {
+            commands: Vec::new(),
+            returns: Vec::new(),
+            status,
+        }),
         binderd::Request::Trace { from, .. } => {
             let calls = if from.is_some() { vec![call()] } else { Vec::new() };
             binderd::Reply::Trace { calls, next: 1, lost: 0 }

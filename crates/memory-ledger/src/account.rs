@@ -9,7 +9,7 @@ use std::ops::RangeInclusive;
 pub use owners::Uid;
 use serde::{Deserialize, Serialize};
 
-use crate::limit::Limit;
+use crate::limit::{Limit, cleared_below};
 use crate::precedence::{LimitLayers, Source};
 
 /// First uid that is neither one of the system's (`nobody`, dynamic users of systemd) nor local.
@@ -140,9 +140,6 @@ pub(crate) enum Warned {
     Yes,
 }
 
-/// The usage has to fall by this fraction (1/16) of the warning level before it is crossed again.
-const CLEAR_SHARE: u64 = 16;
-
 /// One limited user, group of users or cgroup.
 #[derive(Clone, Debug)]
 pub struct Account {
@@ -188,7 +185,7 @@ impl Account {
     pub(crate) fn crosses_warning(&mut self) -> bool {
         let Some(warn_bytes) = self.limit.warn_bytes() else { return false };
         let used_bytes = self.reading.used_bytes;
-        if used_bytes < warn_bytes - warn_bytes / CLEAR_SHARE {
+        if used_bytes < cleared_below(warn_bytes) {
             self.warned = Warned::No;
         }
         used_bytes > warn_bytes

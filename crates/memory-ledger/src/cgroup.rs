@@ -10,9 +10,10 @@ use std::fmt;
 use std::ops::RangeInclusive;
 
 use crate::account::{Account, CgroupId, Phase, Reading, Uid, is_ordinary};
-use crate::limit::Limit;
+use crate::limit::{Limit, cleared_below};
 use crate::machine::FASTEST_FILL;
 use crate::rules::Pattern;
+use crate::{NS_PER_MS, NS_PER_SECOND};
 
 /// Maximum length of a pattern, bytes.
 const LONGEST: usize = 1024;
@@ -146,9 +147,6 @@ fn limit_of(limits: &[CgroupLimit], path: &str, ordinary: &RangeInclusive<Uid>) 
     about.max_by_key(|limit| limit.pattern.letters()).map(|limit| limit.limit)
 }
 
-const NS_PER_MS: u64 = 1_000_000;
-const NS_PER_SECOND: u128 = 1_000_000_000;
-
 /// The pause between two readings, nanoseconds: the longest bounds how late a new cgroup is found.
 const PAUSE_NS: RangeInclusive<u64> = 25 * NS_PER_MS..=1_000 * NS_PER_MS;
 /// Interval between two searches for cgroups, nanoseconds.
@@ -161,8 +159,6 @@ const CALM_SHARE: u64 = 1_000;
 const NEAR_SHARE: u64 = 50;
 /// ... and on the way to the hard limit, at any rate of growth, 1/5.
 const URGENT_SHARE: u64 = 4;
-/// Usage counts as below the soft limit again at 15/16 of it, as for users.
-const CLEAR_SHARE: u64 = 16;
 
 /// A cgroup with a limit, and its readings.
 #[derive(Clone, Debug)]
@@ -349,8 +345,7 @@ impl CgroupAccounts {
         }
         let soft = it.account.limit().soft_bytes();
         let was_near = it.near;
-        let clear = soft - soft / CLEAR_SHARE;
-        it.near = used_bytes > soft || (was_near && used_bytes >= clear);
+        it.near = used_bytes > soft || (was_near && used_bytes >= cleared_below(soft));
         Some(Look { phase: it.account.phase(), crossed: it.near && !was_near })
     }
 

@@ -4,9 +4,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use crate::NS_PER_MS;
 use crate::account::AccountId;
-
-const NS_PER_MS: u64 = 1_000_000;
 
 /// Maximum rate of kills.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

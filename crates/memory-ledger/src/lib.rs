@@ -24,6 +24,10 @@
 //! the caller has read. This crate makes no system calls.
 #![forbid(unsafe_code)]
 
+/// Nanoseconds in a millisecond.
+pub const NS_PER_MS: u64 = 1_000_000;
+const NS_PER_SECOND: u128 = 1_000_000_000;
+
 pub mod account;
 pub mod cgroup;
 pub mod family;

@@ -235,6 +235,12 @@ impl fmt::Display for Count {
     }
 }
 
+/// A level that was reached counts as left below 15/16 of it: wide enough that a program which
+/// frees and allocates a few MiB there does not wake the daemon each time.
+pub const fn cleared_below(level: u64) -> u64 {
+    level - level / 16
+}
+
 /// The controller's limit is above the user's by this part of it, so that the daemon acts first.
 const MARGIN_SHARE: u64 = 16;
 /// Page cache and other memory of the kernel that the user may have besides, bytes: the controller

@@ -8,8 +8,8 @@ use std::collections::VecDeque;
 use std::fmt;
 
 use crate::kill_rate::RateLimit;
+use crate::{NS_PER_MS, NS_PER_SECOND};
 
-const NS_PER_MS: u64 = 1_000_000;
 const MIB: u64 = 1 << 20;
 
 /// Rate at which programs can fill memory, bytes per second: earlyoom's measurement with several
@@ -383,7 +383,7 @@ impl Machine {
         if elapsed < window / 10 {
             return None;
         }
-        let rate = u128::from(lost) * 1_000_000_000 / u128::from(elapsed);
+        let rate = u128::from(lost) * NS_PER_SECOND / u128::from(elapsed);
         Some(u64::try_from(rate).unwrap_or(u64::MAX))
     }
 

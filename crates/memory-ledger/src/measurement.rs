@@ -20,8 +20,9 @@
 
 use std::collections::BTreeMap;
 
+use crate::NS_PER_MS;
 use crate::account::AccountId;
-use crate::limit::{Count, Limit};
+use crate::limit::{Count, Limit, cleared_below};
 
 /// Maximum age of a correction while the sum is above the soft limit, milliseconds.
 pub const RENEW_MS: u64 = 200;
@@ -48,8 +49,6 @@ const RAISE_SHARE: u64 = 64;
 /// soft to the hard limit: the soft limit is crossed in time even if all of them have become
 /// private meanwhile.
 const LOWER_SHARE: u64 = 4;
-/// No process is read for an account with a sum below the soft limit by this fraction of it.
-const CLEAR_SHARE: u64 = 16;
 
 /// CPU time of measurements of all accounts far from their limits together, percent of one CPU.
 const IDLE_CPU_PERCENT: u64 = 1;
@@ -67,8 +66,6 @@ const CONFIRMED_BYTES: u64 = 64 << 10;
 /// the soft limit: so the account is over its limit for some seconds at most, and a kill waits for
 /// the exits of many processes with large shared memory, each of which frees it once more.
 const FALLING_SHARE: u64 = 4;
-
-const NS_PER_MS: u64 = 1_000_000;
 
 /// Usage of an account by its processes' resident sets, bytes. Victims that are exiting do not
 /// count.
@@ -553,7 +550,7 @@ impl Measurements {
         }
         let soft = limit.soft_bytes();
         let (effort, enough_bytes) = match awaited {
-            Awaited::No => (Effort::Some, soft - soft / CLEAR_SHARE),
+            Awaited::No => (Effort::Some, cleared_below(soft)),
             Awaited::Yes => (Effort::All, soft),
         };
         Some(Order {

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use headroom_linux::clock::{Timer, monotonic_ns};
 use headroom_linux::pidfd;
+use memory_ledger::limit::cleared_below;
 use memory_ledger::{AccountId, ProcessId, Uid};
 use owners::reader::NamespaceReader;
 
@@ -26,8 +27,6 @@ const FAR_INTERVAL: Duration = Duration::from_millis(200);
 /// Interval while a user is above its soft limit. A program that allocates 1 GiB/s gets 25 MiB
 /// further meanwhile.
 const NEAR_INTERVAL: Duration = Duration::from_millis(25);
-/// As in the notifier: the soft crossing is over below soft − soft/16.
-const CLEAR_SHARE: u64 = 16;
 
 /// Monitors accounts by reading `/proc`.
 pub struct ProcPoller {
@@ -200,7 +199,7 @@ impl User {
             self.above_soft = true;
             self.usage.soft_crossings += 1;
             events.push(Event::SoftCrossed { account, pages, time_ns });
-        } else if pages < soft_pages - soft_pages / CLEAR_SHARE && self.above_soft {
+        } else if pages < cleared_below(soft_pages) && self.above_soft {
             self.above_soft = false;
             events.push(Event::SoftCleared { account, pages, time_ns });
         }

@@ -10,9 +10,11 @@
 //! * [`token_bucket`]: a bounded rate;
 //! * [`round_robin`]: a queue that serves owners in turn, and the uids of an owner in turn.
 //!
-//! [`bounds`] lists every bound with its parts. [`reader`] reads user namespaces from the kernel.
+//! [`bounds`] lists every bound with its parts. [`reader`] reads user namespaces from the kernel;
+//! [`client_files`] closes files of clients in threads.
 
 pub mod bounds;
+pub mod client_files;
 pub mod quota;
 pub mod reader;
 pub mod round_robin;

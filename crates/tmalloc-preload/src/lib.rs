@@ -28,24 +28,16 @@ fn set_errno(errno: c_int) {
     unsafe { *libc::__errno_location() = errno };
 }
 
-#[inline]
-fn or_enomem(block: *mut c_void) -> *mut c_void {
-    if block.is_null() {
-        set_errno(libc::ENOMEM);
-    }
-    block
-}
-
 #[unsafe(no_mangle)]
 unsafe extern "C" fn malloc(size: usize) -> *mut c_void {
     // SAFETY: the caller's.
-    or_enomem(unsafe { heap::malloc(size) })
+    unsafe { heap::malloc(size) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
     // SAFETY: the caller's.
-    or_enomem(unsafe { heap::calloc(count, size) })
+    unsafe { heap::calloc(count, size) }
 }
 
 #[unsafe(no_mangle)]
@@ -57,16 +49,14 @@ unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void {
         return null_mut();
     }
     // SAFETY: the caller's.
-    or_enomem(unsafe { heap::realloc(block, size) })
+    unsafe { heap::realloc(block, size) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn reallocarray(block: *mut c_void, count: usize, size: usize) -> *mut c_void {
-    match count.checked_mul(size) {
-        // SAFETY: the caller's.
-        Some(bytes) => unsafe { realloc(block, bytes) },
-        None => or_enomem(null_mut()),
-    }
+    // More than the address space has is refused like all that does not fit.
+    // SAFETY: the caller's.
+    unsafe { realloc(block, count.saturating_mul(size)) }
 }
 
 #[unsafe(no_mangle)]
@@ -102,7 +92,7 @@ unsafe extern "C" fn aligned_alloc(alignment: usize, size: usize) -> *mut c_void
         return null_mut();
     }
     // SAFETY: the alignment is a power of two.
-    or_enomem(unsafe { heap::aligned_alloc(alignment, size.max(1)) })
+    unsafe { heap::aligned_alloc(alignment, size.max(1)) }
 }
 
 #[unsafe(no_mangle)]
@@ -113,7 +103,7 @@ unsafe extern "C" fn memalign(alignment: usize, size: usize) -> *mut c_void {
         return null_mut();
     };
     // SAFETY: the alignment is a power of two.
-    or_enomem(unsafe { heap::aligned_alloc(alignment, size.max(1)) })
+    unsafe { heap::aligned_alloc(alignment, size.max(1)) }
 }
 
 #[unsafe(no_mangle)]
@@ -124,11 +114,9 @@ unsafe extern "C" fn valloc(size: usize) -> *mut c_void {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pvalloc(size: usize) -> *mut c_void {
-    match size.checked_next_multiple_of(page_size()) {
-        // SAFETY: the caller's.
-        Some(size) => unsafe { memalign(page_size(), size) },
-        None => or_enomem(null_mut()),
-    }
+    let size = size.checked_next_multiple_of(page_size()).unwrap_or(usize::MAX);
+    // SAFETY: the caller's.
+    unsafe { memalign(page_size(), size) }
 }
 
 #[unsafe(no_mangle)]

@@ -40,13 +40,6 @@ pub(crate) fn fail(refused: Refused) {
     let _ = WHY.try_with(|it| it.set(why));
 }
 
-fn or_enomem(block: *mut c_void) -> *mut c_void {
-    if block.is_null() {
-        set_errno(libc::ENOMEM);
-    }
-    block
-}
-
 /// `malloc`; returns `NULL` with `ENOMEM` if the memory is not granted.
 ///
 /// # Safety
@@ -54,7 +47,7 @@ fn or_enomem(block: *mut c_void) -> *mut c_void {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tmalloc(size: usize) -> *mut c_void {
     // SAFETY: the caller's.
-    or_enomem(unsafe { heap::malloc(size) })
+    unsafe { heap::malloc(size) }
 }
 
 /// `calloc`; returns `NULL` with `ENOMEM` if the memory is not granted.
@@ -64,7 +57,7 @@ pub unsafe extern "C" fn tmalloc(size: usize) -> *mut c_void {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcalloc(count: usize, size: usize) -> *mut c_void {
     // SAFETY: the caller's.
-    or_enomem(unsafe { heap::calloc(count, size) })
+    unsafe { heap::calloc(count, size) }
 }
 
 /// `realloc`; returns `NULL` with `ENOMEM` if the memory is not granted, and keeps the block.
@@ -74,8 +67,7 @@ pub unsafe extern "C" fn tcalloc(count: usize, size: usize) -> *mut c_void {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trealloc(block: *mut c_void, size: usize) -> *mut c_void {
     // SAFETY: the caller's.
-    let moved = unsafe { heap::realloc(block, size) };
-    if size == 0 { moved } else { or_enomem(moved) }
+    unsafe { heap::realloc(block, size) }
 }
 
 /// `free`.

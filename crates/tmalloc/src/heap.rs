@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering};
 
 use tikv_jemalloc_sys as jemalloc;
 
+use crate::capi::set_errno;
 use crate::gate::{self, Page};
 use crate::link;
 
@@ -304,7 +305,7 @@ pub(crate) fn purge() {
     }
 }
 
-/// `malloc`; returns `NULL` if the memory is not granted.
+/// `malloc`; returns `NULL` with `ENOMEM` if the memory is not granted, as the others do.
 ///
 /// # Safety
 /// As `malloc`: the block is uninitialised, and to be freed with [`free`] only.
@@ -399,5 +400,9 @@ pub(crate) fn or_after_purge(allocate: impl Fn() -> *mut c_void) -> *mut c_void 
 #[cold]
 fn after_purge(allocate: impl Fn() -> *mut c_void) -> *mut c_void {
     purge();
-    allocate()
+    let found = allocate();
+    if found.is_null() {
+        set_errno(libc::ENOMEM);
+    }
+    found
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{JoinHandle, sleep, spawn};
 use std::time::Duration;
 
-use control::binderd::{Reply, Request};
+use control::binderd::{Reply, Request, Upgraded};
 
 /// End of the reply to an upgrade that the daemon refuses, for example because calls take too long.
 const REFUSED: &str = "the running program continues";
@@ -88,7 +88,7 @@ impl Report {
         let mut client = control::Client::connect(socket).map_err(|error| error.to_string())?;
         let reply = client.call(&Request::Upgrade { program: None });
         match reply.map_err(|error| error.to_string())? {
-            Reply::Upgraded { pause_us, .. } => {
+            Reply::Upgraded(Upgraded { pause_us, .. }) => {
                 let pause = Duration::from_micros(pause_us);
                 self.pauses.push(pause);
                 Ok(pause)

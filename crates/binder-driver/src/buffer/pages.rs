@@ -434,7 +434,7 @@ impl Driver {
 mod tests {
     use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-    use keyed_slab::Slab;
+    use crate::slab::Slab;
     use proptest::prelude::*;
 
     use super::*;

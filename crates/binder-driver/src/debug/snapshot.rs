@@ -1,7 +1,9 @@
 //! The driver's state as plain data, for status displays.
 
+use binder_uapi::status;
 use owners::{Owner, Uid};
 
+use crate::buffer::ReceiveArea;
 use crate::driver::{ContextId, Driver, ThreadId};
 use crate::objects::nodes::Node;
 use crate::objects::references::Reference;
@@ -45,81 +47,15 @@ pub struct ProcessSnapshot {
     /// The open refuses sync calls (`BINDER_FREEZE`).
     pub frozen: bool,
     /// Threads by tid.
-    pub threads: Vec<ThreadSnapshot>,
+    pub threads: Vec<status::Thread>,
     /// Nodes that it owns.
-    pub nodes: Vec<NodeSnapshot>,
+    pub nodes: Vec<status::Node>,
     /// References by handle.
-    pub handles: Vec<HandleSnapshot>,
-    /// Receive area; `None` until the first transaction to the open.
-    pub buffers: Option<BufferSnapshot>,
+    pub handles: Vec<status::Handle>,
+    /// Receive area; all zeros until the first transaction to the open.
+    pub buffers: status::Buffers,
     /// Work items in the queue of the process.
     pub queued_work: usize,
-}
-
-/// One thread.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ThreadSnapshot {
-    /// Thread id.
-    pub tid: u32,
-    /// Looper state, as `entered`, `registered`, `entered|invalid`, ...; empty = none.
-    pub looper: String,
-    /// The thread waits in a read.
-    pub waiting: bool,
-    /// Number of calls on its stack, made or served.
-    pub stack_depth: usize,
-    /// Work items in the queue of this thread.
-    pub queued_work: usize,
-}
-
-/// One node, as its owner knows it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodeSnapshot {
-    /// Debug id, unique since the driver started.
-    pub id: u32,
-    /// Pointer in the owner.
-    pub ptr: u64,
-    /// Cookie in the owner.
-    pub cookie: u64,
-    /// Number of processes that hold a reference.
-    pub refs: u32,
-    /// Number of references with a strong count.
-    pub internal_strong: u32,
-    /// Weak counts of the owner's side.
-    pub local_weak: u32,
-}
-
-/// One reference.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HandleSnapshot {
-    /// The handle.
-    pub handle: u32,
-    /// Debug id of the node.
-    pub node: u32,
-    /// Pid of the node's owner; `None` = dead.
-    pub owner_pid: Option<u32>,
-    /// Strong count.
-    pub strong: u32,
-    /// Weak count.
-    pub weak: u32,
-    /// State of the death notification that is registered, as `armed` or `dead`.
-    pub death: Option<String>,
-}
-
-/// A receive buffer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BufferSnapshot {
-    /// Bytes of the mapping that are used for buffers.
-    pub size: u64,
-    /// Buffers in use.
-    pub live: usize,
-    /// Bytes in use.
-    pub used: u64,
-    /// Bytes that are left for one-way calls.
-    pub free_async: u64,
-    /// Pages of the machine that hold memory.
-    pub touched_pages: u32,
-    /// Number of these pages that are not part of a buffer.
-    pub idle_pages: u32,
 }
 
 impl Driver {
@@ -148,9 +84,9 @@ impl Driver {
     }
 
     fn process_snapshot(&self, process: &Process) -> ProcessSnapshot {
-        let handles = process.refs.iter().map(|id| self.handle_snapshot(&self.refs[id]));
-        let nodes = process.nodes.values().map(|&id| self.node_snapshot(&self.nodes[id]));
-        let threads = process.threads.values().map(|&id| self.thread_snapshot(id));
+        let handles = process.refs.iter().map(|id| self.handle(&self.refs[id]));
+        let nodes = process.nodes.values().map(|&id| node(&self.nodes[id]));
+        let threads = process.threads.values().map(|&id| self.thread(id));
         ProcessSnapshot {
             pid: process.opener.pid,
             euid: process.opener.euid,
@@ -162,49 +98,56 @@ impl Driver {
             threads: threads.collect(),
             nodes: nodes.collect(),
             handles: handles.collect(),
-            buffers: process.area.as_ref().map(|area| BufferSnapshot {
-                size: area.ranges.size().into(),
-                live: area.ranges.live_count(),
-                used: area.ranges.used().into(),
-                free_async: area.free_oneway.into(),
-                touched_pages: area.pages.touched(),
-                idle_pages: area.pages.idle(),
-            }),
+            buffers: process.area.as_ref().map(|area| self.buffers(area)).unwrap_or_default(),
             queued_work: self.queues.len(process.todo),
         }
     }
 
-    fn thread_snapshot(&self, id: ThreadId) -> ThreadSnapshot {
+    fn buffers(&self, area: &ReceiveArea) -> status::Buffers {
+        let units = self.page_bytes() / status::PAGE_BYTES as u32;
+        status::Buffers {
+            mapped_bytes: area.ranges.size().into(),
+            count: count(area.ranges.live_count()),
+            bytes: area.ranges.used().into(),
+            async_free_bytes: area.free_oneway.into(),
+            touched_pages: area.pages.touched().saturating_mul(units),
+            idle_pages: area.pages.idle().saturating_mul(units),
+        }
+    }
+
+    fn thread(&self, id: ThreadId) -> status::Thread {
         let thread = &self.threads[id];
-        ThreadSnapshot {
+        let queued = self.queues.len(thread.todo) + usize::from(thread.fd_delivery.is_some());
+        status::Thread {
             tid: thread.tid,
             looper: thread.looper.to_string(),
             waiting: thread.parked.is_some(),
-            stack_depth: self.stack_of(id).count(),
-            queued_work: self.queues.len(thread.todo) + usize::from(thread.fd_delivery.is_some()),
+            stack: count(self.stack_of(id).count()),
+            queued: count(queued),
         }
     }
 
-    fn node_snapshot(&self, node: &Node) -> NodeSnapshot {
-        NodeSnapshot {
-            id: node.id,
-            ptr: node.ptr,
-            cookie: node.cookie,
-            refs: node.ref_count,
-            internal_strong: node.internal_strong,
-            local_weak: node.local_weak,
-        }
-    }
-
-    fn handle_snapshot(&self, reference: &Reference) -> HandleSnapshot {
-        let node = &self.nodes[reference.node];
-        HandleSnapshot {
+    fn handle(&self, reference: &Reference) -> status::Handle {
+        status::Handle {
             handle: reference.handle,
-            node: node.id,
-            owner_pid: node.owner.map(|owner| self.processes[owner].opener.pid),
             strong: reference.strong,
             weak: reference.weak,
-            death: reference.death.map(|id| self.deaths[id].state.to_string()),
+            owner: self.nodes[reference.node].owner.map(|owner| self.processes[owner].opener.pid),
+            death: reference.death.is_some(),
         }
     }
+}
+
+fn node(node: &Node) -> status::Node {
+    status::Node {
+        ptr: node.ptr,
+        cookie: node.cookie,
+        strong: node.internal_strong,
+        weak: node.local_weak,
+        handles: node.ref_count,
+    }
+}
+
+fn count(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
 }

@@ -1,7 +1,5 @@
 //! Death notifications: requested for a handle, sent when the node's owner dies, can be withdrawn.
 
-use std::fmt;
-
 use binder_uapi::{BinderHandleCookie, Return};
 use serde::{Deserialize, Serialize};
 
@@ -24,17 +22,6 @@ pub enum DeathState {
     DeadAndClear,
     /// `BR_CLEAR_DEATH_NOTIFICATION_DONE` is queued.
     Clear,
-}
-
-impl fmt::Display for DeathState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            DeathState::Armed => "armed",
-            DeathState::Dead => "dead",
-            DeathState::DeadAndClear => "dead, clear follows",
-            DeathState::Clear => "clear",
-        })
-    }
 }
 
 /// A death notification.

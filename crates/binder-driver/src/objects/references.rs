@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, DefaultHasher};
 
-use keyed_slab::Key;
+use crate::slab::Key;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 

@@ -456,7 +456,7 @@ impl Driver {
         for (id, death) in self.deaths.iter() {
             let items = queued.get(&Item::Death(id)).map_or(&[][..], Vec::as_slice);
             let work = Vec::from_iter(death.work);
-            ensure!(items == work, "{id:?} ({}) is queued as {items:?}", death.state);
+            ensure!(items == work, "{id:?} ({:?}) is queued as {items:?}", death.state);
             let process = &self.processes[death.process];
             let sent = process.delivered_deaths.contains(death.cookie, id);
             ensure!(sent == death.delivered, "{id:?} and its process disagree");
@@ -466,7 +466,7 @@ impl Driver {
                 DeadAndClear => !registered.contains(&id) && (sent ^ !work.is_empty()),
                 Clear => !registered.contains(&id) && !sent && !work.is_empty(),
             };
-            ensure!(alive, "{id:?} is {} without a reason", death.state);
+            ensure!(alive, "{id:?} is {:?} without a reason", death.state);
         }
         let counted = Tally::of(self.deaths.values().map(|death| death.process));
         for (id, process) in self.processes.iter() {

@@ -1,7 +1,7 @@
 //! Checks that each key in a state that was read back belongs to an object, and each number that
 //! is used as an index or an offset is in range: the invariants are checked by looking these up.
 
-use keyed_slab::{Key, Slab};
+use crate::slab::{Key, Slab};
 
 use crate::buffer::{Buffer, Layout, ReceiveArea};
 use crate::driver::{Driver, ProcessId, ThreadId};

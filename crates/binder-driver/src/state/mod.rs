@@ -222,7 +222,7 @@ pub mod wire_bytes {
 
 #[cfg(test)]
 mod tests {
-    use keyed_slab::Key;
+    use crate::slab::Key;
 
     use super::*;
     use crate::driver::{AccountId, NodeId, ThreadId, TransactionId};

@@ -1,7 +1,7 @@
 //! Work queues: doubly linked lists in one slab, so that queueing allocates no memory in a steady
 //! state and any item leaves its queue in constant time.
 
-use keyed_slab::{Key, Slab, key_types};
+use crate::slab::{Key, Slab, key_types};
 use serde::{Deserialize, Serialize};
 
 use crate::write_read::work::Work;

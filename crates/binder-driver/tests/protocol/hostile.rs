@@ -329,9 +329,7 @@ fn freeing_a_foreign_or_freed_buffer_has_no_effect() {
     });
     assert_eq!(calls.len(), 2);
     let request = world.read(manager).parcel();
-    let live = |world: &World| {
-        world.driver.snapshot().contexts[0].processes[0].buffers.as_ref().unwrap().live
-    };
+    let live = |world: &World| world.driver.snapshot().contexts[0].processes[0].buffers.count;
     assert_eq!(live(&world), 2);
     // Addresses that are foreign, null, inside a buffer, not delivered yet, out of range.
     world.write(client, &[Command::FreeBuffer(request.buffer)]);

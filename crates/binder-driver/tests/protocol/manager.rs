@@ -163,5 +163,5 @@ fn a_snapshot_lists_the_holders_of_each_node() {
     assert_eq!((thread.looper.as_str(), thread.waiting), ("entered", true));
     assert_eq!(context.processes[1].nodes[0].ptr, 0x10);
     let held = &context.processes[2].handles[0];
-    assert_eq!((held.handle, held.owner_pid, held.strong), (handle, Some(10), 1));
+    assert_eq!((held.handle, held.owner, held.strong), (handle, Some(10), 1));
 }

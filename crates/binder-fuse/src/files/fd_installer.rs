@@ -19,8 +19,8 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use binder_driver::Caller;
-use client_files::{Charge, ClientFile, Closers};
 use headroom_linux::sched::leave_realtime;
+use owners::client_files::{Charge, ClientFile, Closers};
 use owners::{Quota, QuotaSize};
 use rustix::event::EventfdFlags;
 use rustix::thread::sched_getcpu;
@@ -536,7 +536,7 @@ fn await_completion(
 #[cfg(test)]
 mod tests {
     use binder_driver::ProcessId;
-    use keyed_slab::Key;
+    use binder_driver::slab::Key;
     use owners::{Owner, Uid};
 
     use super::*;

@@ -6,7 +6,7 @@ use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use client_files::{Charge, ClientFile, Closers};
+use owners::client_files::{Charge, ClientFile, Closers};
 
 use super::fetch;
 use super::tracee::{Abi, Lost, SystemCall, Tracee};

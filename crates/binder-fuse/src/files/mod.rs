@@ -16,9 +16,9 @@ mod registers;
 mod tracee;
 mod trap;
 
-pub(crate) use client_files::{Charge, ClientFile, Closers, quota_of_descriptors};
 pub(crate) use fd_installer::{Completion, FdInstaller, Job, Outcome};
 pub(crate) use install::ReadRoom;
+pub(crate) use owners::client_files::{Charge, ClientFile, Closers, quota_of_descriptors};
 pub(crate) use tracee::{CallStop, note_timer_period};
 pub(crate) use trap::{Trap, TrapOutcome};
 
@@ -26,10 +26,10 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 
+use binder_driver::slab::{Key, Slab, key_types};
 use binder_driver::{Errno, FileToken};
 use headroom_linux::descriptors::KeptFd;
 use headroom_linux::mountinfo::Device;
-use keyed_slab::{Key, Slab, key_types};
 use owners::{Exhausted, Owner};
 use rustix::fs::{AtFlags, Statx, StatxFlags, statx};
 use serde::{Deserialize, Serialize};

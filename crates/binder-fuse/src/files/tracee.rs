@@ -11,6 +11,7 @@ use std::ptr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use headroom_linux::machine_memory::value_of;
 use serde::{Deserialize, Serialize};
 
 use super::registers::{LOSES_FIRST_ARGUMENT, Registers};
@@ -112,7 +113,7 @@ fn is_frozen(tid: u32) -> bool {
 /// Whether a signal to the thread itself waits for delivery.
 fn is_queued(signal: i32, tid: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{tid}/status")).unwrap_or_default();
-    signals(&status, "SigPnd:") & bit(signal) != 0
+    signals(&status, "SigPnd") & bit(signal) != 0
 }
 
 impl Tracee {
@@ -430,11 +431,8 @@ fn check_filters(tid: u32, known: u32) -> io::Result<()> {
 
 /// Before Linux 5.9 the number is unknown: at least one.
 fn filters(status: &str) -> u32 {
-    let field = |name: &str| {
-        let value = status.lines().find_map(|line| line.strip_prefix(name))?;
-        value.trim().parse().ok()
-    };
-    field("Seccomp_filters:").or(field("Seccomp:")).unwrap_or(0).min(u32::MAX / 2)
+    let field = |name: &str| value_of(status, name)?.parse().ok();
+    field("Seccomp_filters").or(field("Seccomp")).unwrap_or(0).min(u32::MAX / 2)
 }
 
 #[cfg(target_env = "gnu")]

@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use binder_driver::ProcessId;
-use client_files::ClientFile;
 use ioctl_trap::{HeldCalls, Listener, PLACES, Trapped};
+use owners::client_files::ClientFile;
 
 use crate::sync::lock;
 

@@ -13,10 +13,10 @@ use std::fmt;
 use std::io;
 use std::time::{Duration, Instant};
 
+use binder_driver::slab::Slab;
 use binder_driver::state::wire_bytes;
 use binder_driver::{Caller, Errno, FreezeId, Interrupt, ProcessId};
 use binder_uapi::BinderWriteRead;
-use keyed_slab::Slab;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::Server;
@@ -439,8 +439,8 @@ impl Server {
 mod tests {
     use std::sync::Arc;
 
+    use binder_driver::slab::Key;
     use binder_driver::state;
-    use keyed_slab::Key;
     use owners::Uid;
     use proptest::prelude::*;
 

@@ -8,8 +8,8 @@ use std::io;
 use std::time::Instant;
 
 use binder_driver::Driver;
-use client_files::Charge;
 use owners::bounds::{LOG_TIME, LOGS};
+use owners::client_files::Charge;
 use owners::{Owner, Quota, TokenBuckets, Uid};
 
 use super::Server;

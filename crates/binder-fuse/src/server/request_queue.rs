@@ -211,7 +211,7 @@ impl RealTimeCalls {
 
 #[cfg(test)]
 mod tests {
-    use keyed_slab::Key;
+    use binder_driver::slab::Key;
 
     use super::*;
 

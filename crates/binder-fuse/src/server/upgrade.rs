@@ -9,10 +9,10 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use binder_driver::slab::Slab;
 use binder_driver::state::{SavedDriver, StateError};
 use binder_driver::{Driver, ProcessId};
 use headroom_linux::descriptors::{KeptFd, check_descriptors};
-use keyed_slab::Slab;
 use owners::Owner;
 use serde::{Deserialize, Serialize};
 

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use client_files::Closers;
 use owners::bounds::Bound;
+use owners::client_files::Closers;
 use owners::{FairQueue, Owner, TokenBucket, TokenBuckets, Uid};
 use rustix::io::Errno;
 use rustix::time::{

@@ -18,8 +18,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use client_files::Closers;
 use owners::bounds::{Bound, CONTROL_ACCEPTS, CONTROL_CONNECTIONS, CONTROL_TIME};
+use owners::client_files::Closers;
 use owners::{Exhausted, Owner, Quota, QuotaSize};
 use rustix::event::epoll;
 use rustix::io::Errno;

@@ -12,7 +12,7 @@ use control::lease::{Reply, Status, UNLIMITED_BYTES, page};
 use control::{Peer, RequestId};
 use headroom_linux::clock::monotonic_ns;
 use headroom_linux::descriptors::sealed_memfd;
-use memory_ledger::{AccountId, ClientId, Lease, ProcessId, Uid};
+use memory_ledger::{AccountId, ClientId, Lease, NS_PER_MS, ProcessId, Uid};
 use memory_watch::{Precision, ProcessSample};
 use owners::Owner;
 use owners::reader::{self, NamespaceReader};
@@ -23,7 +23,6 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::journal::Record;
 use super::{Leases, ORPHAN_MS};
-use crate::clock::NS_PER_MS;
 use crate::oom::OomManager;
 
 /// Upper bound of what a process can have taken, bytes: no address space is larger.

@@ -3,12 +3,11 @@
 use control::lease::{Reply, Status, UNLIMITED_BYTES};
 use control::server::CpuTime;
 use headroom_linux::clock::monotonic_ns;
-use memory_ledger::{AccountId, ClientId, Decision, Lease, Standing};
+use memory_ledger::{AccountId, ClientId, Decision, Lease, NS_PER_MS, Standing};
 use memory_watch::Precision;
 
 use super::Leases;
 use super::clients::{SharedPage, page_of};
-use crate::clock::NS_PER_MS;
 use crate::oom::OomManager;
 
 /// Attempts to read an account that changes during the reading; then the highest reading is used.

@@ -20,19 +20,18 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use anyhow::Context;
-use client_files::Closers;
 use control::lease::{LEASE_SOCKET_NAME, Reply, Request, Status};
 use control::listener::Listener;
 use control::peer_socket::Received;
 use control::server::{CpuTime, Protocol, Turn};
 use control::{Listeners, RequestId, Server, oomd};
 use headroom_linux::clock::monotonic_ns;
-use memory_ledger::{AccountId, Book, ClientId};
+use memory_ledger::{AccountId, Book, ClientId, NS_PER_MS};
 use owners::Quota;
 use owners::bounds::{LEASE_ACCEPTS, LEASE_CLIENTS, LEASE_TIME};
+use owners::client_files::Closers;
 use rustix::event::{Timespec, epoll};
 
-use crate::clock::NS_PER_MS;
 use crate::oom::OomManager;
 use crate::oom::control::of_ref;
 use clients::{Client, Remembered};

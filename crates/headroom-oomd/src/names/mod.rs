@@ -16,9 +16,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use headroom_linux::clock::monotonic_ns;
-use memory_ledger::Uid;
+use memory_ledger::{NS_PER_MS, Uid};
 
-use crate::clock::NS_PER_MS;
 use directory::{Directory, Query};
 
 /// Interval of looking up a name again that has an answer, milliseconds: users join groups rarely.

@@ -9,17 +9,16 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, s
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use control::oomd::{AccountKind, LimitLevel, Why};
+use control::oomd::{AccountRef, LimitLevel, SoftLimitWarning, Why};
 use headroom_linux::clock::monotonic_ns;
 use memory_ledger::limit::Bytes;
-use memory_ledger::{AccountId, Uid};
+use memory_ledger::{NS_PER_MS, Uid};
 use owners::{Owner, Quota, bounds};
 
 use super::hooks::{Running, Start};
 use super::kill_log::{LogShare, facts, log_decision, log_outcome, log_warning};
 use super::pre_kill_hook::{PreKillHook, PreKillInfo};
 use super::use_ordinary_priority;
-use crate::clock::NS_PER_MS;
 use crate::config::notifications::NotificationConfig;
 
 /// Capacity of the queue; notifications beyond it are counted and dropped. More than the bound, for
@@ -29,27 +28,6 @@ const QUEUE: usize = bounds::NOTIFICATIONS.slots().slots + 8;
 const TICK: Duration = Duration::from_millis(100);
 /// Timeout for the last entries at exit.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// The usage of a user, a group or a cgroup has crossed a level of its limit.
-#[derive(Clone, Debug)]
-pub struct SoftLimitWarning {
-    /// The limited account.
-    pub account: AccountId,
-    /// Name, if it is a group.
-    pub group: Option<String>,
-    /// Path below the root of the hierarchy.
-    pub cgroup: Option<String>,
-    /// The users of the group, or the owner of the cgroup.
-    pub members: Vec<Uid>,
-    /// The level.
-    pub level: LimitLevel,
-    /// Charge of the account when it crossed the level, bytes.
-    pub used_bytes: u64,
-    /// Hard limit of the account, bytes.
-    pub hard_bytes: u64,
-    /// The limit was lowered, and acts after this time, seconds.
-    pub grace_s: Option<u32>,
-}
 
 /// A place among the notifications, which is returned when it is dropped.
 pub struct Slot {
@@ -171,7 +149,7 @@ impl NotificationQueue {
     /// Warns that a soft limit was crossed.
     pub fn soft_limit_crossed(&self, warning: SoftLimitWarning) {
         let member = warning.members.first().copied();
-        if let Some(slot) = self.slot(warning.account.user().or(member).unwrap_or(Uid::NONE)) {
+        if let Some(slot) = self.slot(warning.account.as_user().or(member).unwrap_or(Uid::NONE)) {
             self.send(Notification::SoftLimitCrossed(warning, slot));
         }
     }
@@ -181,10 +159,7 @@ impl NotificationQueue {
 /// group or a cgroup, the victim's.
 fn charged_user(why: &Why) -> Uid {
     let victim = why.victim.as_ref().and_then(|victim| victim.uid);
-    match why.account.kind {
-        AccountKind::User => Uid(why.account.uid),
-        _ => victim.unwrap_or(Uid::NONE),
-    }
+    why.account.as_user().or(victim).unwrap_or(Uid::NONE)
 }
 
 /// Waits until the last entries are written, with a timeout, since journald may not read.
@@ -296,8 +271,8 @@ impl NotificationThread {
                 format!("group {group} {what}: {usage}")
             }
             (None, None) => {
-                facts.extend(account.user().map(|uid| ("HEADROOM_UID", uid.to_string())));
-                format!("{account} {what}: {usage}")
+                facts.push(("HEADROOM_UID", account.uid.to_string()));
+                format!("uid {} {what}: {usage}", account.uid)
             }
         };
         if self.log.take(slot.owner, monotonic_ns()) {
@@ -311,7 +286,7 @@ impl NotificationThread {
 }
 
 /// A level of an account's limit.
-type Level = (AccountId, LimitLevel);
+type Level = (AccountRef, LimitLevel);
 
 /// The warnings of the last interval, which are not repeated within it.
 struct Warned {
@@ -353,7 +328,7 @@ mod tests {
     fn a_warning_is_repeated_after_the_interval_and_an_owner_has_a_part() {
         let mut warned = Warned::default();
         let slot = |uid| Slot::of_nobody(Owner::User(Uid(uid)));
-        let level = |uid| (AccountId::User(Uid(uid)), LimitLevel::Soft);
+        let level = |uid| (AccountRef::user(Uid(uid)), LimitLevel::Soft);
         assert!(warned.is_news(level(1), &slot(1), 10, 0));
         assert!(!warned.is_news(level(1), &slot(1), 10, 9));
         assert!(warned.is_news(level(1), &slot(1), 10, 10));

@@ -1,25 +1,21 @@
 //! Limits and readings of users and groups, in the ledger and in the watch that enforces the
 //! limits; and the account that a process is charged to, with its size as that account counts it.
 
-use control::oomd::LimitLevel;
+use control::oomd::{LimitLevel, SoftLimitWarning};
 use headroom_linux::clock::monotonic_ns;
+use memory_ledger::limit::cleared_below;
 use memory_ledger::{
-    Account, AccountId, Change, Count, Latch, Ledger, Limit, Phase, ProcessId, Reading, Standing,
-    Sum, Uid,
+    Account, AccountId, Change, Count, Latch, Ledger, Limit, NS_PER_MS, Phase, ProcessId, Reading,
+    Standing, Sum, Uid,
 };
 use memory_watch::{
     Backend, Charge, NotifierError, Precision, ProcessSample, SlotLimit, UnarmedKills, Watch,
 };
 
+use super::control::to_ref;
 use super::earlier_daemon::Origin;
 use super::preferences::RulePreferences;
-use crate::clock::NS_PER_MS;
 use crate::config::Enforcement;
-use crate::notifications::queue::SoftLimitWarning;
-
-/// A soft limit counts as cleared below 15/16 of it. The notifier uses the same fraction, and
-/// reports the next crossing only after the account was below it.
-const CLEAR_SHARE: u64 = 16;
 
 /// A limit that no account reaches, pages.
 const UNREACHABLE: SlotLimit =
@@ -138,8 +134,7 @@ impl Accounts {
     /// Whether the account is above its soft limit, or has not cleared it.
     pub(super) fn is_near(&self, account: AccountId) -> bool {
         self.ledger.account(account).is_some_and(|account| {
-            let soft = account.limit().soft_bytes();
-            account.reading().used_bytes >= soft - soft / CLEAR_SHARE
+            account.reading().used_bytes >= cleared_below(account.limit().soft_bytes())
         })
     }
 
@@ -345,7 +340,7 @@ impl Accounts {
     ) -> Option<SoftLimitWarning> {
         let it = self.ledger.account(account)?;
         Some(SoftLimitWarning {
-            account,
+            account: to_ref(account),
             group: self.group_name(account),
             cgroup: None,
             members: self.members(account),

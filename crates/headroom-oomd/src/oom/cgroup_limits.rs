@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-use control::oomd::{LimitLevel, Trigger};
+use control::oomd::{LimitLevel, SoftLimitWarning, Trigger};
 use headroom_linux::clock::monotonic_ns;
 use headroom_linux::machine_memory::ReadError;
 use memory_ledger::cgroup::{CgroupAccount, Folder, Found, Look, owner_of};
@@ -21,9 +21,9 @@ use memory_watch::cgroups::{CgroupMemory, Cgroups, Members};
 use memory_watch::process::Proc;
 
 use super::accounts::size_by;
+use super::control::to_ref;
 use super::kill_plan::{CgroupScope, Decision, KillPlan, Method, PinnedVictim, Purpose};
 use super::shared_state::SharedState;
-use crate::notifications::queue::SoftLimitWarning;
 
 /// Maximum number of cgroups with a limit; further matches have none, which is reported.
 const MAX_CGROUPS: usize = 1024;
@@ -280,7 +280,7 @@ impl CgroupLimits {
         let it = self.get(id)?;
         Some(SoftLimitWarning {
             grace_s: None,
-            account: AccountId::Cgroup(id),
+            account: to_ref(AccountId::Cgroup(id)),
             group: None,
             cgroup: Some(it.path().to_owned()),
             members: Vec::from_iter(owner_of(it.path())),

@@ -105,24 +105,17 @@ pub fn limits(manager: &mut OomManager, only: Option<AccountId>) -> Vec<UserLimi
     let SharedState { accounts, usage, .. } = &manager.state;
     let wanted = |account: &&Account| only.is_none_or(|only| account.id == only);
     let describe = |account: &Account| UserLimit {
-        account: to_ref(account.id),
         group: accounts.group_name(account.id),
-        cgroup: None,
         members: match account.id {
             AccountId::Group(_) => accounts.members(account.id),
             AccountId::User(_) | AccountId::Cgroup(_) => Vec::new(),
         },
-        counts: account.limit().count().unusual_names(),
-        hard_bytes: account.limit().hard_bytes(),
-        soft_bytes: account.limit().soft_bytes(),
         used_bytes: used_bytes(account, &manager.state),
         dying_bytes: account.reading().dying_bytes,
         peak_bytes: accounts.peak_bytes(account),
         usage_source: Some(usage.source(account.id).as_str().to_owned()),
-        leased_bytes: 0,
-        leaseholders: 0,
-        source: account.source().as_str().to_owned(),
         details: details(account, &members_usage),
+        ..unused(account.id, account.limit(), account.source())
     };
     accounts.ledger().accounts().iter().filter(wanted).map(describe).collect()
 }
@@ -136,23 +129,20 @@ fn used_bytes(account: &Account, state: &SharedState) -> u64 {
 /// The default limit of an ordinary user without a process. `None`: no limit will apply to it.
 pub fn default_limit_of(manager: &OomManager, uid: Uid) -> Option<UserLimit> {
     let limit = manager.default_limits.limit_of(uid)?;
-    Some(UserLimit {
-        account: to_ref(AccountId::User(uid)),
-        group: None,
-        cgroup: None,
-        members: Vec::new(),
+    let details = LimitDetails { exempt: limit.is_none(), ..LimitDetails::default() };
+    Some(UserLimit { details, ..unused(AccountId::User(uid), limit, Source::Default) })
+}
+
+/// A limit of an account without processes.
+fn unused(account: AccountId, limit: Limit, source: Source) -> UserLimit {
+    UserLimit {
+        account: to_ref(account),
         counts: limit.count().unusual_names(),
         hard_bytes: limit.hard_bytes(),
         soft_bytes: limit.soft_bytes(),
-        used_bytes: 0,
-        dying_bytes: 0,
-        peak_bytes: 0,
-        usage_source: None,
-        leased_bytes: 0,
-        leaseholders: 0,
-        source: Source::Default.as_str().to_owned(),
-        details: LimitDetails { exempt: limit.is_none(), ..LimitDetails::default() },
-    })
+        source: source.as_str().to_owned(),
+        ..UserLimit::default()
+    }
 }
 
 /// The memory of each user of a group, by account. Empty without groups.
@@ -208,21 +198,11 @@ pub fn cgroup_limits(manager: &mut OomManager, owner: Option<Uid>) -> Vec<UserLi
     }
     let wanted = |it: &&CgroupAccount| owner.is_none_or(|owner| owner_of(it.path()) == Some(owner));
     let describe = |it: &CgroupAccount| UserLimit {
-        account: to_ref(it.account().id),
-        group: None,
         cgroup: Some(it.path().to_owned()),
-        members: Vec::new(),
-        counts: it.account().limit().count().unusual_names(),
-        hard_bytes: it.account().limit().hard_bytes(),
-        soft_bytes: it.account().limit().soft_bytes(),
         used_bytes: it.account().reading().used_bytes,
         dying_bytes: it.account().reading().dying_bytes,
         peak_bytes: it.peak_bytes(),
-        usage_source: None,
-        leased_bytes: 0,
-        leaseholders: 0,
-        source: "config".to_owned(),
-        details: LimitDetails::default(),
+        ..unused(it.account().id, it.account().limit(), Source::Config)
     };
     cgroup_limits.all().iter().filter(wanted).map(describe).collect()
 }

@@ -7,12 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
 use headroom_linux::clock::monotonic_ns;
-use memory_ledger::{Change, Limit, Uid, is_ordinary};
+use memory_ledger::{Change, Limit, NS_PER_MS, Uid, is_ordinary};
 use memory_watch::NotifierError;
 
 use super::scan_timer::CALM_SCAN_SHARE;
 use super::shared_state::SharedState;
-use crate::clock::NS_PER_MS;
 use crate::names::GroupMembers;
 
 /// Interval of checking for new users, milliseconds. A check of a thousand processes takes 0.2 ms;

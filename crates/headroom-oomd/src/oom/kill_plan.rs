@@ -206,14 +206,7 @@ pub(super) fn explanation(state: String, choice: Result<Choice, NoVictim>) -> Ex
             considered: choice.considered,
             rule: choice.cause.to_string(),
         },
-        Err(none) => Explanation {
-            state,
-            victim: None,
-            others: Vec::new(),
-            runner_up: None,
-            considered: 0,
-            rule: none.to_string(),
-        },
+        Err(none) => Explanation { state, rule: none.to_string(), ..Explanation::default() },
     }
 }
 

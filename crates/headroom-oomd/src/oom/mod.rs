@@ -44,4 +44,3 @@ mod user_limits;
 pub use accounts::Accounts;
 pub use earlier_daemon::SavedLimit;
 pub use manager::{AfterExit, ChangeError, OomManager, OomManagerBuilder};
-pub use reconfigure::Reconfigured;

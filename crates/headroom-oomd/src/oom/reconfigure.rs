@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use control::oomd::Reloaded;
 use memory_ledger::limit::Bytes;
 use memory_ledger::{
     AccountId, CgroupLimit, Change, Count, Grace, Groups, Limit, LimitLayers, Requester, Uid,
@@ -17,15 +18,6 @@ use super::earlier_daemon::{follow_earlier_kills, inherit_own_limits, inherit_ru
 use super::manager::OomManager;
 use crate::config::Config;
 use crate::config::Enforcement;
-
-/// The changes made by a configuration.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Reconfigured {
-    /// A sentence for each change.
-    pub changes: Vec<String>,
-    /// One sentence for each part that could not be applied.
-    pub problems: Vec<String>,
-}
 
 /// What holds when a configuration lowers a limit below the usage.
 #[derive(Clone, Copy, Debug)]
@@ -39,7 +31,7 @@ pub enum Lowering<'a> {
 }
 
 /// Applies the first configuration, and takes over limits and accounts left by an earlier daemon.
-pub fn start(manager: &mut OomManager, config: &Config) -> Reconfigured {
+pub fn start(manager: &mut OomManager, config: &Config) -> Reloaded {
     inherit_runtime_limits(manager, &config.groups);
     let done = if config.grace_s == 0 {
         reconfigure(manager, config, Lowering::AtOnce)
@@ -54,12 +46,8 @@ pub fn start(manager: &mut OomManager, config: &Config) -> Reconfigured {
 }
 
 /// Applies another configuration.
-pub fn reconfigure(
-    manager: &mut OomManager,
-    config: &Config,
-    lowering: Lowering<'_>,
-) -> Reconfigured {
-    let mut done = Reconfigured::default();
+pub fn reconfigure(manager: &mut OomManager, config: &Config, lowering: Lowering<'_>) -> Reloaded {
+    let mut done = Reloaded::default();
     exchange_enforcement(manager, config, &mut done);
     // Rules come first, since a limit that is exceeded already is enforced at once.
     exchange_rules(manager, config, &mut done);
@@ -71,7 +59,7 @@ pub fn reconfigure(
     done
 }
 
-fn exchange_enforcement(manager: &mut OomManager, config: &Config, done: &mut Reconfigured) {
+fn exchange_enforcement(manager: &mut OomManager, config: &Config, done: &mut Reloaded) {
     if manager.accounts().enforcement() == config.enforcement {
         return;
     }
@@ -93,7 +81,7 @@ fn exchange_enforcement(manager: &mut OomManager, config: &Config, done: &mut Re
 }
 
 /// A backstop kills, so it is off while kills are only observed.
-fn exchange_backstop(manager: &mut OomManager, config: &Config, done: &mut Reconfigured) {
+fn exchange_backstop(manager: &mut OomManager, config: &Config, done: &mut Reloaded) {
     let wanted = config.backstop && config.enforcement == Enforcement::Kill;
     let OomManager { backstop, state, .. } = manager;
     if wanted == backstop.is_on() {
@@ -110,7 +98,7 @@ fn exchange_backstop(manager: &mut OomManager, config: &Config, done: &mut Recon
     }
 }
 
-fn exchange_rules(manager: &mut OomManager, config: &Config, done: &mut Reconfigured) {
+fn exchange_rules(manager: &mut OomManager, config: &Config, done: &mut Reloaded) {
     if *manager.state.snapshot.rules().rules() == config.rules {
         return;
     }
@@ -133,7 +121,7 @@ fn exchange_limits(
     manager: &mut OomManager,
     config: &Config,
     lowering: Lowering<'_>,
-    done: &mut Reconfigured,
+    done: &mut Reloaded,
 ) {
     let before = manager.accounts().ledger().groups().clone();
     let name = |account: AccountId| match config.groups.get(account).or(before.get(account)) {
@@ -194,7 +182,7 @@ fn exchange_limits(
 }
 
 /// Updates groups whose members have changed.
-fn exchange_members(manager: &mut OomManager, before: &Groups, done: &mut Reconfigured) {
+fn exchange_members(manager: &mut OomManager, before: &Groups, done: &mut Reloaded) {
     for account in manager.state.accounts.ids() {
         let groups = manager.accounts().ledger().groups();
         let (then, now) = (before.get(account), groups.get(account));
@@ -213,7 +201,7 @@ fn exchange_default_limit(
     manager: &mut OomManager,
     config: &Config,
     lowering: Lowering<'_>,
-    done: &mut Reconfigured,
+    done: &mut Reloaded,
 ) {
     if manager.default_limits.limit() == config.default_limit {
         return;
@@ -229,7 +217,7 @@ fn exchange_default_limit(
     });
 }
 
-fn exchange_cgroups(manager: &mut OomManager, config: &Config, done: &mut Reconfigured) {
+fn exchange_cgroups(manager: &mut OomManager, config: &Config, done: &mut Reloaded) {
     let before = manager.cgroup_limits.limits();
     for ended in before.iter().filter(|it| !has_pattern_of(&config.cgroups, it)) {
         done.changes.push(format!("{}: no limit any more", ended.pattern));
@@ -249,7 +237,7 @@ fn has_pattern_of(limits: &[CgroupLimit], one: &CgroupLimit) -> bool {
     limits.iter().any(|limit| limit.pattern == one.pattern)
 }
 
-fn exchange_levels(manager: &mut OomManager, config: &Config, done: &mut Reconfigured) {
+fn exchange_levels(manager: &mut OomManager, config: &Config, done: &mut Reloaded) {
     let in_force = manager.system_monitor.thresholds().copied();
     match (config.machine, in_force) {
         (None, None) => {}

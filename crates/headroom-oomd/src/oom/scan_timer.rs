@@ -1,8 +1,7 @@
 //! Timer of the scans of all accounts and processes, which do not rely on events.
 
 use headroom_linux::clock::monotonic_ns;
-
-use crate::clock::NS_PER_MS;
+use memory_ledger::NS_PER_MS;
 
 /// Interval of scans while an account is above its soft limit, milliseconds: the interval of the
 /// published timer.

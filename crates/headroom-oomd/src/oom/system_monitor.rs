@@ -10,7 +10,7 @@ use memory_ledger::limit::Bytes;
 use memory_ledger::machine::usable_swap;
 use memory_ledger::process::WINDOW_NS;
 use memory_ledger::{
-    Bombs, Choice, Count, Floors, Herds, Machine, MachineReading, NoVictim, Pressure,
+    Bombs, Choice, Count, Floors, Herds, Machine, MachineReading, NS_PER_MS, NoVictim, Pressure,
     PressureTrigger, Scope, Thresholds, Uid,
 };
 
@@ -18,7 +18,6 @@ use super::kill_plan::{
     Decision, KillPlan, Method, PinnedVictim, Purpose, Unarmed, no_kill_record,
 };
 use super::shared_state::SharedState;
-use crate::clock::NS_PER_MS;
 
 /// Interval of reading zram's compression ratio, and the stall time while memory is plenty,
 /// milliseconds.

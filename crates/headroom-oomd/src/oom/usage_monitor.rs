@@ -5,15 +5,14 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use headroom_linux::clock::monotonic_ns;
 use memory_ledger::{
-    AccountId, Demand, Effort, KillsInFlight, Limit, Measurement, Measurements, Need, Order,
-    ProcessId, SumState, SumUpdates, UsageSource, Victims, controller_use,
+    AccountId, Demand, Effort, KillsInFlight, Limit, Measurement, Measurements, NS_PER_MS, Need,
+    Order, ProcessId, SumState, SumUpdates, UsageSource, Victims, controller_use,
 };
 use memory_watch::{Backend, Correction, ProcessSample, SpaceState, UnlistedSpace};
 
 use super::accounts::{Accounts, Size, size_by};
 use super::scan_timer::CALM_SCAN_SHARE;
 use super::shared_state::ProcessSnapshot;
-use crate::clock::NS_PER_MS;
 use crate::usage::{
     FileSearchMode, GROWTH_BYTES, Held, Holder, Measured, Member, Request, Unlisted, UsageWorker,
 };

@@ -8,7 +8,8 @@ use headroom_linux::clock::monotonic_ns;
 use headroom_linux::machine_memory::Meminfo;
 use memory_ledger::measurement::READ_MS;
 use memory_ledger::{
-    AccountId, ControllerUse, Count, Effort, Measurement, Order, ProcessId, Uid, UsageSource,
+    AccountId, ControllerUse, Count, Effort, Measurement, NS_PER_MS, Order, ProcessId, Uid,
+    UsageSource,
 };
 use memory_watch::process::{
     FileId, FileRange, HeldFile, Hold, Proc, SmapsRollup, Storage, TmpfsDevices,
@@ -19,7 +20,6 @@ use super::bound::{Bound, MappedFiles, MemoryParts};
 use super::bounded::{Answer, BATCH, BoundedReader, Question, thread_cpu_ns};
 use super::open_files::{Holder, held_bytes};
 use super::slice::{self, ChargeDifference, Controller, SliceQuery};
-use crate::clock::NS_PER_MS;
 
 /// Maximum number of file descriptors and mapped files examined per measurement, of all processes
 /// of the account together: about 4 µs each.

@@ -10,13 +10,12 @@ use std::sync::Arc;
 
 use headroom_linux::clock::monotonic_ns;
 use memory_ledger::measurement::OLDEST_MS;
-use memory_ledger::{AccountId, Count, Order, Uid};
+use memory_ledger::{AccountId, Count, NS_PER_MS, Order, Uid};
 use memory_watch::cgroups::{CgroupMemory, Cgroups, Members};
 use memory_watch::process::Proc;
 use owners::Owner;
 
 use super::bounded::{Answer, BoundedReader, Question};
-use crate::clock::NS_PER_MS;
 
 /// How long a slice is not read after a read that timed out, milliseconds: a slow slice may occupy
 /// a reader once in a while.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 use control::Server;
-use control::binderd::{Reply, Request};
+use control::binderd::{Reclaimed, Reply, Request};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// Listens and releases memory until it is dropped.
@@ -34,7 +34,7 @@ impl Reclaimer {
                     let Ok(Request::Reclaim { pages }) = request else { panic!("{request:?}") };
                     let given = pages.min(BATCH).min(left.load(SeqCst));
                     left.fetch_sub(given, SeqCst);
-                    Reply::Reclaimed { pages: given, idle_pages: left.load(SeqCst) }
+                    Reply::Reclaimed(Reclaimed { pages: given, idle_pages: left.load(SeqCst) })
                 });
             }
         });

@@ -69,18 +69,10 @@ struct Notice {
 /// Title and text for an event; `None`: a later event reports the outcome.
 fn notice(event: &Event) -> Option<Notice> {
     match event {
-        Event::SoftLimitCrossed {
-            account,
-            group,
-            cgroup,
-            level,
-            used_bytes,
-            hard_bytes,
-            grace_s,
-        } => {
-            let (used, hard) = (Size(*used_bytes), Size(*hard_bytes));
-            let who = user::owner(*account, group.as_deref(), cgroup.as_deref());
-            if let Some(seconds) = grace_s {
+        Event::SoftLimitCrossed(it) => {
+            let (used, hard) = (Size(it.used_bytes), Size(it.hard_bytes));
+            let who = user::owner(it.account, it.group.as_deref(), it.cgroup.as_deref());
+            if let Some(seconds) = it.grace_s {
                 return Some(Notice {
                     title: format!("the memory limit of {who} was lowered to {hard}"),
                     body: format!(
@@ -90,7 +82,7 @@ fn notice(event: &Event) -> Option<Notice> {
                 });
             }
             Some(Notice {
-                title: match level {
+                title: match it.level {
                     LimitLevel::Soft => format!("{who} is almost out of memory"),
                     LimitLevel::Warn => format!("{who} uses much of its memory"),
                 },

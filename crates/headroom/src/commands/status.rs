@@ -16,7 +16,7 @@ use owners::bounds::{self, Bound};
 use serde::Serialize;
 
 use crate::arguments::{Globals, UserLabels};
-use crate::helpers::client::{self, BUFFER_PAGE};
+use crate::helpers::client;
 use crate::helpers::output::{self, count, printable};
 use crate::helpers::quantity::Size;
 use crate::helpers::user;
@@ -155,8 +155,8 @@ pub fn binderd_line(s: &binderd::Status) -> String {
         s.pid,
         count(s.processes, "process", "processes"),
         count(s.transactions, "transaction", "transactions"),
-        Size(s.touched_pages * BUFFER_PAGE),
-        Size(s.idle_pages * BUFFER_PAGE),
+        Size(s.touched_pages * binderd::PAGE_BYTES),
+        Size(s.idle_pages * binderd::PAGE_BYTES),
         Size(s.largest_owner_bytes),
         Size(s.owner_quota_bytes),
     );

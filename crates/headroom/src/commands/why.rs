@@ -66,10 +66,10 @@ fn selected(globals: &Globals, selection: Selection) -> anyhow::Result<Vec<Why>>
 fn is_event_about(event: &Event, user: &User) -> bool {
     match event {
         Event::Decided { why } | Event::Ended { why } => is_about(why, user),
-        Event::SoftLimitCrossed { account, group, cgroup, .. } => match user {
-            User::Uid(uid) => *account == AccountRef::user(*uid),
-            User::Group(name) => group.as_ref() == Some(name),
-            User::Cgroup(path) => cgroup.as_ref() == Some(path),
+        Event::SoftLimitCrossed(warning) => match user {
+            User::Uid(uid) => warning.account == AccountRef::user(*uid),
+            User::Group(name) => warning.group.as_ref() == Some(name),
+            User::Cgroup(path) => warning.cgroup.as_ref() == Some(path),
         },
     }
 }
@@ -106,7 +106,7 @@ pub fn follow(globals: &Globals, selection: Selection) -> anyhow::Result<()> {
             // No victim was found: no outcome will follow.
             Event::Decided { why } => why.killer.is_none() && !printed.contains(&why.id),
             Event::Ended { why } => !printed.contains(&why.id),
-            Event::SoftLimitCrossed { .. } => true,
+            Event::SoftLimitCrossed(_) => true,
         };
         if wanted && is_selected(&event) && print_event(globals, &event)?.is_break() {
             break;
@@ -122,14 +122,12 @@ fn print_event(globals: &Globals, event: &Event) -> anyhow::Result<ControlFlow<(
     }
     output::print_on(&match event {
         Event::Decided { why } | Event::Ended { why } => format!("{}\n", decision::explain(why)),
-        Event::SoftLimitCrossed {
-            account, group, cgroup, level, used_bytes, hard_bytes, ..
-        } => format!(
+        Event::SoftLimitCrossed(it) => format!(
             "{} exceeds its {}: {} of {}\n\n",
-            user::owner(*account, group.as_deref(), cgroup.as_deref()),
-            level.as_str(),
-            Size(*used_bytes),
-            Size(*hard_bytes)
+            user::owner(it.account, it.group.as_deref(), it.cgroup.as_deref()),
+            it.level.as_str(),
+            Size(it.used_bytes),
+            Size(it.hard_bytes)
         ),
     })
 }

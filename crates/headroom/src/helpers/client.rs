@@ -8,9 +8,6 @@ use rustix::io::Errno;
 
 use super::{programs, user};
 
-/// Size of a page of a receive buffer, bytes; `headroom-binderd` counts these pages.
-pub const BUFFER_PAGE: u64 = 4096;
-
 fn call<Q: serde::Serialize, R: serde::de::DeserializeOwned>(
     name: &str,
     socket: &Path,

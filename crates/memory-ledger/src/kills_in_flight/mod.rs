@@ -19,6 +19,7 @@
 
 use crate::account::{AccountId, Reading};
 use crate::process::{Process, ProcessId};
+use crate::{NS_PER_MS, NS_PER_SECOND};
 
 /// Milliseconds that a victim may take before it counts as stuck, in addition to the time for its
 /// size. Measured on a loaded machine: a starved victim took at most 1.8 s to exit once
@@ -51,8 +52,6 @@ const REREAD_MS: u64 = 5;
 
 /// Victims that are looked at for a tracer at once.
 const LOOKS: usize = 8;
-const NS_PER_MS: u64 = 1_000_000;
-const NS_PER_SECOND: u128 = 1_000_000_000;
 /// Number of kills that are tracked without an allocation.
 const ROOM: usize = 64;
 

@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 use headroom_linux::clock::monotonic_ns;
 use headroom_linux::pidfd;
 use libbpf_rs::{Link, Map, MapCore, Object, RingBuffer, RingBufferBuilder};
+use memory_ledger::limit::cleared_below;
 use memory_ledger::{AccountId, Count, ProcessId};
 use zerocopy::FromBytes;
 
@@ -43,9 +44,6 @@ use crate::watch::{
 
 /// Room for the samples of 800 processes per read.
 const ITERATOR_BUFFER_BYTES: usize = 64 * 1024;
-/// A soft crossing is over when the account falls below soft − soft/16: wide enough that a program
-/// which frees and allocates a few MiB at its limit does not wake the daemon each time.
-const CLEAR_SHARE: u64 = 16;
 /// Growth is counted from the mark before the last one, so from one to two intervals ago.
 const MARK_INTERVAL: Duration = Duration::from_secs(2);
 /// Maximum number of queued events; more than the ring buffer holds.
@@ -268,7 +266,7 @@ impl Watch for Notifier {
             }
         }
         let slot = self.slot_or_error(account)?;
-        slot.clear_pages.store(soft_pages - soft_pages / CLEAR_SHARE, Relaxed);
+        slot.clear_pages.store(cleared_below(soft_pages), Relaxed);
         slot.hard_pages.store(hard_pages, Relaxed);
         slot.soft_pages.store(soft_pages, Relaxed);
         slot.reported.store(0, Release);

@@ -100,7 +100,7 @@ fn long_ioctls_neither_prevent_an_upgrade_nor_end_with_it(bus: &Bus) {
         assert!(wait::until_asleep(tid_in.recv().unwrap()), "the ioctl takes no time");
         for _ in 0..2 {
             let reply = bus.request(Request::Upgrade { program: None }).unwrap();
-            assert!(matches!(reply, Reply::Upgraded { .. }), "{reply:?}");
+            assert!(matches!(reply, Reply::Upgraded(_)), "{reply:?}");
             innocent.makes_calls(10);
         }
         ioctl.join().unwrap()

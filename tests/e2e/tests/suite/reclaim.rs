@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use binder_client::{Client, Options, Payload, Session, Sharing};
 use control::Uid;
-use control::binderd::{Device, Process, Reply, Request, Status};
+use control::binderd::{Device, Process, Reclaimed, Reply, Request, Status};
 use e2e::{Bus, wait};
 
 use crate::support::{expect_echo, find, manager, open, peer};
@@ -29,8 +29,8 @@ fn reclaim(bus: &Bus) -> u64 {
     let mut all = 0;
     loop {
         match bus.request(Request::Reclaim { pages: u64::MAX }).unwrap() {
-            Reply::Reclaimed { pages: 0, .. } => return all,
-            Reply::Reclaimed { pages, .. } => {
+            Reply::Reclaimed(Reclaimed { pages: 0, .. }) => return all,
+            Reply::Reclaimed(Reclaimed { pages, .. }) => {
                 assert!(pages <= 64, "{pages} pages in one go: others wait that long");
                 all += pages;
             }

@@ -1,7 +1,7 @@
 //! The trace and the counters, as `headroom-binderd` reports them.
 
 use binder_client::{ClientError, Payload, Session};
-use control::binderd::{Call, Outcome, Reply, Request, TraceFilter};
+use control::binderd::{Call, Outcome, Reply, Request, Stat, TraceFilter};
 use e2e::{Bus, wait};
 
 use crate::support::{CALL, expect_echo, manager, open};
@@ -111,7 +111,7 @@ fn a_filter_selects_the_requested_events(bus: &Bus) {
 fn commands_are_counted(bus: &Bus) {
     let _manager = manager(bus);
     let count = || match bus.request(Request::Stat).unwrap() {
-        Reply::Stat { commands, .. } => {
+        Reply::Stat(Stat { commands, .. }) => {
             commands.iter().find(|(name, _)| name == "BC_TRANSACTION").unwrap().1
         }
         other => panic!("{other:?}"),

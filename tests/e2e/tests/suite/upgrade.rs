@@ -9,7 +9,7 @@ use std::time::Duration;
 use binder_client::{ClientError, Errno, Options, Parcel, Payload, Session};
 use binder_uapi::Return;
 use binder_uapi::command::BC_ENTER_LOOPER;
-use control::binderd::{Reply, Request};
+use control::binderd::{Reply, Request, Upgraded};
 use e2e::attacks::write_from;
 use e2e::peer::Word;
 use e2e::{Bus, BusError, FAILING_UPGRADE, Mapping, Peer, wait};
@@ -42,7 +42,7 @@ fn request(bus: &Bus, program: Option<PathBuf>) -> Reply {
 fn upgrade(bus: &Bus) -> Duration {
     let before = bus.status().unwrap();
     match request(bus, None) {
-        Reply::Upgraded { processes, pause_us, .. } => {
+        Reply::Upgraded(Upgraded { processes, pause_us, .. }) => {
             assert_eq!(processes, before.processes, "each open is taken over");
             Duration::from_micros(pause_us)
         }
@@ -198,7 +198,7 @@ fn an_open_of_the_bus_in_transit_refuses_an_upgrade(bus: &Bus) {
     assert!(message.contains("an open of this bus is being passed to a client"), "{message}");
     drop(own_open);
     drop(service);
-    let closed = || matches!(request(bus, None), Reply::Upgraded { .. }).then_some(());
+    let closed = || matches!(request(bus, None), Reply::Upgraded(_)).then_some(());
     assert!(wait::until(wait::PATIENCE, closed).is_some(), "refused: {}", bus.log());
 }
 

@@ -180,9 +180,9 @@ impl Simulation {
     fn check_waiting_threads(&self) {
         let snapshot = self.world.driver.snapshot();
         let processes = snapshot.contexts.iter().flat_map(|context| &context.processes);
-        let depths: BTreeMap<u32, (usize, usize)> = processes
+        let depths: BTreeMap<u32, (u32, u32)> = processes
             .flat_map(|process| &process.threads)
-            .map(|thread| (thread.tid, (thread.stack_depth, thread.queued_work)))
+            .map(|thread| (thread.tid, (thread.stack, thread.queued)))
             .collect();
         for client in self.clients.values().filter(|client| !client.hostile) {
             for (tid, thread) in &client.threads {
@@ -196,7 +196,7 @@ impl Simulation {
                 let nice = self.world.host.nice.get(tid).copied().unwrap_or(0);
                 assert!(depth > 0 || nice == own_nice(*tid), "thread {tid} kept nice {nice}");
                 assert!(
-                    depth <= thread.frames.len(),
+                    depth as usize <= thread.frames.len(),
                     "thread {tid} is in more calls than it knows"
                 );
             }

@@ -15,7 +15,8 @@ use control::oomd::{Outcome, Trigger};
 use headroom_linux::clock::monotonic_ns;
 use memory_ledger::{
     AccountId, Cause, ChargedAccount, InFlightKill, KillRate, KillToken, KillsInFlight,
-    LatchAction, NewKill, PressureTrigger, Process, RateLimit, Sake, Sender, Settled, Signal,
+    LatchAction, NS_PER_MS, NewKill, PressureTrigger, Process, RateLimit, Sake, Sender, Settled,
+    Signal,
 };
 use reclaim::{Exiting, KillError, OpenError, Reaper, exiting};
 
@@ -24,7 +25,6 @@ use self::stopping::{ForkBomb, KilledMember, Kin, ROUNDS, SharedMemory};
 use super::accounts::Accounts;
 use super::kill_plan::{CgroupScope, KillPlan, Method, Purpose, kill_record, open};
 use super::shared_state::SharedState;
-use crate::clock::NS_PER_MS;
 use crate::notifications::pre_kill_hook::PreKillInfo;
 use crate::records::Records;
 use crate::victim_details::VictimDetails;

@@ -6,11 +6,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use control::oomd::Outcome;
 use headroom_linux::clock::monotonic_ns;
-use memory_ledger::{InFlightKill, KillToken, KillsInFlight, Settled};
+use memory_ledger::{InFlightKill, KillToken, KillsInFlight, NS_PER_MS, Settled};
 use reclaim::{KillError, Mrelease, Progress, Reaper, Reclaim, Victim};
 use rustix::event::{Timespec, epoll};
-
-use crate::clock::NS_PER_MS;
 
 /// Victims whose exit is noted in one step; the others' fds stay readable.
 const EXITS: usize = 64;

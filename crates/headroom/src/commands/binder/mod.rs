@@ -8,11 +8,10 @@ use std::fmt::Write;
 use std::path::Path;
 
 use anyhow::Context;
-use control::binderd::{Device, Process, Reply, Request};
-use serde::Serialize;
+use control::binderd::{Device, PAGE_BYTES, Process, Reclaimed, Reply, Request, Upgraded};
 
 use crate::arguments::Globals;
-use crate::helpers::client::{BUFFER_PAGE, call_binderd, unexpected};
+use crate::helpers::client::{call_binderd, unexpected};
 use crate::helpers::output::{self, count, printable};
 use crate::helpers::quantity::Size;
 use crate::helpers::user;
@@ -74,8 +73,8 @@ fn describe(text: &mut String, process: &Process, name: &impl Fn(u32) -> String)
         buffers.count,
         Size(buffers.bytes),
         Size(buffers.mapped_bytes),
-        Size(u64::from(buffers.touched_pages) * BUFFER_PAGE),
-        Size(u64::from(buffers.idle_pages) * BUFFER_PAGE),
+        Size(u64::from(buffers.touched_pages) * PAGE_BYTES),
+        Size(u64::from(buffers.idle_pages) * PAGE_BYTES),
         Size(buffers.async_free_bytes),
         process.queued,
     );
@@ -111,12 +110,12 @@ fn describe(text: &mut String, process: &Process, name: &impl Fn(u32) -> String)
 
 /// Reclaims the memory of idle buffers.
 pub fn reclaim(globals: &Globals, size: Option<Size>) -> anyhow::Result<()> {
-    let most = size.map_or(u64::MAX, |size| size.0.div_ceil(BUFFER_PAGE));
+    let most = size.map_or(u64::MAX, |size| size.0.div_ceil(PAGE_BYTES));
     let mut sum = Reclaimed::default();
     while sum.pages < most {
         match call_binderd(&globals.binderd_socket, &Request::Reclaim { pages: most - sum.pages })?
         {
-            Reply::Reclaimed { pages, idle_pages } => {
+            Reply::Reclaimed(Reclaimed { pages, idle_pages }) => {
                 sum = Reclaimed { pages: sum.pages + pages, idle_pages };
                 if pages == 0 || idle_pages == 0 {
                     break;
@@ -126,16 +125,9 @@ pub fn reclaim(globals: &Globals, size: Option<Size>) -> anyhow::Result<()> {
         }
     }
     output::print_as(globals.format(), &sum, || {
-        let (back, left) = (Size(sum.pages * BUFFER_PAGE), Size(sum.idle_pages * BUFFER_PAGE));
+        let (back, left) = (Size(sum.pages * PAGE_BYTES), Size(sum.idle_pages * PAGE_BYTES));
         format!("{back} back, {left} of idle buffers left\n")
     })
-}
-
-/// Result of `binder reclaim`.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
-struct Reclaimed {
-    pages: u64,
-    idle_pages: u64,
 }
 
 /// Replaces the daemon's program.
@@ -146,26 +138,16 @@ pub fn upgrade(globals: &Globals, program: Option<&Path>) -> anyhow::Result<()> 
     };
     let program = program.map(resolve).transpose()?;
     match call_binderd(&globals.binderd_socket, &Request::Upgrade { program })? {
-        Reply::Upgraded { from, to, processes, pause_us } => {
-            let pause_ms = pause_us as f64 / 1000.0;
-            let sentence = format!(
+        Reply::Upgraded(upgraded) => output::print_as(globals.format(), &upgraded, || {
+            let Upgraded { from, to, processes, pause_us } = &upgraded;
+            let pause_ms = *pause_us as f64 / 1000.0;
+            format!(
                 "upgraded from {from} to {to}: {processes} opens continue after a pause of \
                  {pause_ms:.1} ms\n"
-            );
-            let upgraded = UpgradedBinderd { from, to, processes, pause_us };
-            output::print_as(globals.format(), &upgraded, || sentence)
-        }
+            )
+        }),
         reply => Err(unexpected(&reply)),
     }
-}
-
-/// Result of `binder upgrade`.
-#[derive(Clone, Debug, Serialize)]
-struct UpgradedBinderd {
-    from: String,
-    to: String,
-    processes: u32,
-    pause_us: u64,
 }
 
 #[cfg(test)]
@@ -182,7 +164,13 @@ mod tests {
             owner: "uid 0".into(),
             owner_bytes: 12 << 20,
             comm: Some(comm.into()),
-            threads: vec![Thread { tid: pid, looper: "main".into(), waiting: true, stack: 1 }],
+            threads: vec![Thread {
+                tid: pid,
+                looper: "main".into(),
+                waiting: true,
+                stack: 1,
+                queued: 0,
+            }],
             nodes: vec![Node { ptr: 0x10, cookie: 0x20, strong: 1, weak: 2, handles: 3 }],
             handles: vec![
                 Handle { handle: 0, strong: 1, weak: 1, owner: Some(7), death: true },

@@ -3,23 +3,15 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use control::binderd::{Reply, Request, Status};
+use control::binderd::{PAGE_BYTES, Reply, Request, Stat};
 
 use crate::arguments::Globals;
-use crate::helpers::client::{BUFFER_PAGE, call_binderd, unexpected};
+use crate::helpers::client::{call_binderd, unexpected};
 use crate::helpers::output::{self, Format};
 use crate::helpers::quantity::Size;
 
 /// Lines of the table between two headers.
 const LINES_A_HEAD: u32 = 20;
-
-/// Counters since the start.
-#[derive(Clone, serde::Serialize)]
-struct Counts {
-    commands: Vec<(String, u32)>,
-    returns: Vec<(String, u32)>,
-    status: Status,
-}
 
 /// Runs `headroom binder stat`: with an interval, one line for each, `count` lines at most.
 pub fn stat(globals: &Globals, seconds: Option<f64>, count: Option<u32>) -> anyhow::Result<()> {
@@ -45,14 +37,14 @@ pub fn stat(globals: &Globals, seconds: Option<f64>, count: Option<u32>) -> anyh
     Ok(())
 }
 
-fn counts(globals: &Globals) -> anyhow::Result<Counts> {
+fn counts(globals: &Globals) -> anyhow::Result<Stat> {
     match call_binderd(&globals.binderd_socket, &Request::Stat)? {
-        Reply::Stat { commands, returns, status } => Ok(Counts { commands, returns, status }),
+        Reply::Stat(counts) => Ok(counts),
         reply => Err(unexpected(&reply)),
     }
 }
 
-fn totals(counts: &Counts) -> String {
+fn totals(counts: &Stat) -> String {
     let status = &counts.status;
     let mut text = format!(
         "{} devices, {} opens, {} rings, {} transactions; {} of buffer memory, {} idle, {} given \
@@ -61,9 +53,9 @@ fn totals(counts: &Counts) -> String {
         status.processes,
         status.rings,
         status.transactions,
-        Size(status.touched_pages * BUFFER_PAGE),
-        Size(status.idle_pages * BUFFER_PAGE),
-        Size(status.reclaimed_pages * BUFFER_PAGE),
+        Size(status.touched_pages * PAGE_BYTES),
+        Size(status.idle_pages * PAGE_BYTES),
+        Size(status.reclaimed_pages * PAGE_BYTES),
     );
     for (name, count) in counts.commands.iter().chain(&counts.returns).filter(|(_, n)| *n > 0) {
         let _ = writeln!(text, "{count:>12}  {name}");
@@ -89,8 +81,8 @@ struct Rates {
 }
 
 impl Rates {
-    fn between(before: &Counts, after: &Counts, seconds: f64) -> Self {
-        let of = |counts: &Counts, name: &str| {
+    fn between(before: &Stat, after: &Stat, seconds: f64) -> Self {
+        let of = |counts: &Stat, name: &str| {
             let mut all = counts.commands.iter().chain(&counts.returns);
             all.find(|(other, _)| other == name).map_or(0, |(_, count)| *count)
         };
@@ -107,8 +99,8 @@ impl Rates {
             frozen: rate(&["BR_FROZEN_REPLY"]),
             freed: rate(&["BC_FREE_BUFFER"]),
             opens: after.status.processes,
-            touched_bytes: after.status.touched_pages * BUFFER_PAGE,
-            idle_bytes: after.status.idle_pages * BUFFER_PAGE,
+            touched_bytes: after.status.touched_pages * PAGE_BYTES,
+            idle_bytes: after.status.idle_pages * PAGE_BYTES,
         }
     }
 
@@ -130,13 +122,15 @@ impl Rates {
 
 #[cfg(test)]
 mod tests {
+    use control::binderd::Status;
+
     use super::*;
 
-    fn counts(calls: u32, sg: u32, dead: u32) -> Counts {
+    fn counts(calls: u32, sg: u32, dead: u32) -> Stat {
         let named = |pairs: &[(&str, u32)]| {
             pairs.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect()
         };
-        Counts {
+        Stat {
             commands: named(&[
                 ("BC_TRANSACTION", calls),
                 ("BC_TRANSACTION_SG", sg),

@@ -11,7 +11,6 @@ use anyhow::{Context, bail};
 use control::Uid;
 use control::configuration::{Configuration, MachineLevels};
 use control::oomd::{Reply, Request, RuleMatches};
-use serde::Serialize;
 
 use crate::arguments::{ConfigCommand, Globals, ImportCommand};
 use crate::helpers::client::{self, call_oomd, unexpected, with_user_names};
@@ -21,13 +20,6 @@ use crate::helpers::{output, user};
 
 /// Seconds; another value is shown.
 const DEFAULT_GRACE_S: u32 = 60;
-
-/// Content of the JSON output.
-#[derive(Serialize)]
-struct Reloaded {
-    changes: Vec<String>,
-    problems: Vec<String>,
-}
 
 /// Runs the command.
 pub fn config(globals: &Globals, command: &ConfigCommand) -> anyhow::Result<ExitCode> {
@@ -74,7 +66,7 @@ pub fn read(config: Option<&Path>) -> anyhow::Result<Configuration> {
 
 fn reload(globals: &Globals) -> anyhow::Result<ExitCode> {
     let reloaded = match call_oomd(&globals.oomd_socket, &Request::Reload)? {
-        Reply::Reloaded { changes, problems } => Reloaded { changes, problems },
+        Reply::Reloaded(reloaded) => reloaded,
         reply => return Err(unexpected(&reply)),
     };
     output::print_as(globals.format(), &reloaded, || match reloaded.changes.len() {

@@ -12,13 +12,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use headroom_linux::sched::leave_realtime;
-use owners::bounds::{Bound, CLIENT_FILES};
-use owners::{Exhausted, Owner, Quota, QuotaSize, Uid};
 use serde::{Deserialize, Serialize};
 
+use crate::bounds::{Bound, CLIENT_FILES, CLOSING_THREADS};
+use crate::{Exhausted, Owner, Quota, QuotaSize, Uid};
+
 /// Maximum number of concurrent closes for one owner.
-const MAX_THREADS_OF_AN_OWNER: usize = owners::bounds::CLOSING_THREADS.slots().of_an_owner;
-const MAX_THREADS: usize = owners::bounds::CLOSING_THREADS.slots().slots;
+const MAX_THREADS_OF_AN_OWNER: usize = CLOSING_THREADS.slots().of_an_owner;
+const MAX_THREADS: usize = CLOSING_THREADS.slots().slots;
 /// Bytes of a thread's stack. All of it is resident once the daemon locks its memory.
 const STACK: usize = 64 << 10;
 /// A thread without work exits after this time.
