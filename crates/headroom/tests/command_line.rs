@@ -169,14 +169,13 @@ fn fake_oomd(request: Request) -> Reply {
             notifier: "proc".into(),
             attached: true,
             limited_users: 1,
-            limited_cgroups: 0,
             usage_sources: BTreeMap::from([("memory controller".to_owned(), 1)]),
             kills: 1,
             given_back_bytes: 0x10_0000,
             leaseholders: 2,
             refused: 1,
-            rules: Vec::new(),
             degraded: vec!["no BPF here, limits are checked on a timer".into()],
+            ..Default::default()
         }),
         Request::SetLimit {
             account: AccountRef { kind: AccountKind::User, uid: 0 },
