@@ -18,6 +18,7 @@ use binder_driver::{Caller, Errno, HeldReads, Interrupt, WriteRead};
 use binder_ring::page::{MAX_FILES, Outcome};
 use binder_ring::{Attach, RING_ATTACH, RING_FILES, RING_INTERRUPT, VERSION};
 use binder_uapi::BinderWriteRead;
+use headroom_linux::features;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use zerocopy::{FromBytes, IntoBytes};
@@ -92,7 +93,7 @@ impl Server {
     }
 
     fn attach_ring(&mut self, key: OpenKey, caller: Caller, attach: Attach) -> Result<(), Errno> {
-        if attach.version != VERSION || !rings::are_supported() {
+        if attach.version != VERSION || !features::has_futex_waitv() {
             return Err(Errno::EINVAL);
         }
         let opener = self.host.opens.get(key).map(|open| open.pid);
