@@ -99,12 +99,20 @@ impl Surroundings {
 
 /// What starts the daemon here, for messages.
 pub fn start_command(daemon: &str) -> String {
-    start_command_in(daemon, Surroundings::of(daemon))
+    command_in("start", daemon, Surroundings::of(daemon))
 }
 
-fn start_command_in(daemon: &str, here: Surroundings) -> String {
+/// What restarts the running daemon here, for messages.
+pub fn restart_command(daemon: &str) -> String {
+    command_in("restart", daemon, Surroundings::of(daemon))
+}
+
+fn command_in(verb: &str, daemon: &str, here: Surroundings) -> String {
     let command = match here {
-        Surroundings { has_unit: true, .. } => format!("systemctl start {daemon}"),
+        Surroundings { has_unit: true, .. } => format!("systemctl {verb} {daemon}"),
+        Surroundings { has_program: true, .. } if verb == "restart" => {
+            format!("end {daemon} and start it again")
+        }
         Surroundings { has_program: true, .. } => {
             let other = if daemon == BINDERD { "--no-oom" } else { "--no-binder" };
             format!("headroom up {other}")
@@ -135,7 +143,7 @@ mod tests {
     #[test]
     fn each_surrounding_has_its_command() {
         let command = |daemon, has_unit, has_program, is_root| {
-            start_command_in(daemon, Surroundings { has_unit, has_program, is_root })
+            command_in("start", daemon, Surroundings { has_unit, has_program, is_root })
         };
         for (daemon, expected) in [
             (
