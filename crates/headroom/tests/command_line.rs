@@ -426,6 +426,7 @@ fn doctor_of_an_ordinary_user_counts_only_what_a_user_can_test() {
         }
     }
     assert!(unknown.contains(&"cap-sys-admin") && !unknown.contains(&"fuse"), "{unknown:?}");
+    assert!(!stdout.contains("libbpf:") && stderr.is_empty(), "{stdout}{stderr}");
     assert_eq!(code, Some(i32::from(disabled)), "{stdout}");
 }
 

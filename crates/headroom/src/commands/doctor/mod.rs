@@ -21,7 +21,7 @@ use crate::arguments::Globals;
 use crate::commands::status::{STILL_ENFORCED, binderd_line, limits_are_left, oomd_line};
 use crate::helpers::client;
 use crate::helpers::output::{self, printable};
-use crate::helpers::programs::{restart_command, start_command};
+use crate::helpers::programs::Remedy;
 
 #[derive(Serialize)]
 struct Report {
@@ -117,7 +117,7 @@ impl Use {
             (Self::PrivateBus | Self::MachineBus, _) => None,
             (_, ActsOn::Nothing) => Some((
                 "headroom-oomd only observes (`observe = true`, or --observe)".into(),
-                Some(format!("remove this, then {}", restart_command("headroom-oomd"))),
+                Some(format!("remove this, then {}", Remedy::Restart.of("headroom-oomd"))),
             )),
             (Self::MachineShortage, ActsOn::Limits) => Some((
                 "headroom-oomd does not monitor the machine's memory".into(),
@@ -164,7 +164,7 @@ impl Verdict {
         let (found, remedy) = match (works, refusal, missing.or(all().next_back())) {
             (false, Some((found, remedy)), _) => {
                 let remedy = remedy.or_else(|| missing.map(of_check));
-                (found, remedy.unwrap_or_else(|| restart_command("headroom-oomd")))
+                (found, remedy.unwrap_or_else(|| Remedy::Restart.of("headroom-oomd")))
             }
             (false, None, Some(check)) => (check.found.clone(), of_check(check)),
             _ => (wanted.texts().1, String::new()),
@@ -182,7 +182,7 @@ fn oom() -> Vec<Check> {
 fn oom() -> Vec<Check> {
     let unknown = Err("not in the static headroom".into());
     let lost = "what headroom-oomd finds on this machine is not known";
-    vec![Check::new("checks", unknown, lost, "install the package headroom").untested()]
+    vec![Check::new("checks", unknown, lost, Remedy::Install.of("headroom")).untested()]
 }
 
 fn daemons(globals: &Globals, oomd: &anyhow::Result<Status>) -> Vec<Check> {
@@ -207,7 +207,7 @@ fn daemon(name: &'static str, found: Result<String, String>, lost: &'static str)
     let found = found.map_err(|error| {
         error.split_once(". Start it: ").map_or(error.clone(), |(fact, _)| fact.to_owned())
     });
-    Check::new(name, found, lost, start_command(name))
+    Check::new(name, found, lost, Remedy::Start.of(name))
 }
 
 fn line_with_degraded(line: String, degraded: &[String]) -> String {
