@@ -149,8 +149,10 @@ fn try_private_bus() -> anyhow::Result<()> {
     let done = child.wait_with_output()?;
     let stderr = String::from_utf8_lossy(&done.stderr);
     let status = done.status.to_string();
-    let last = stderr.lines().next_back().unwrap_or(&status);
-    ensure!(done.status.success(), "{}", last.trim_start_matches("headroom: "));
+    // What the daemon reports is the reason of what follows it.
+    let of_daemon = stderr.lines().find(|line| line.starts_with(BINDERD));
+    let line = of_daemon.or(stderr.lines().next_back()).unwrap_or(&status);
+    ensure!(done.status.success(), "{}", line.trim_start_matches("headroom: "));
     Ok(())
 }
 

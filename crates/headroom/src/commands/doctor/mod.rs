@@ -129,8 +129,13 @@ impl Use {
             )),
             (Self::FaultLimits, _) if oomd.notifier != "bpf" => {
                 let reason = oomd.degraded.iter().find(|sentence| sentence.contains(POLLS));
-                let generic = || format!("headroom-oomd reads {POLLS}");
-                Some((reason.cloned().unwrap_or_else(generic), None))
+                let reason =
+                    reason.cloned().unwrap_or_else(|| format!("headroom-oomd reads {POLLS}"));
+                // The fact, the remedy if the daemon knows one, and the consequence.
+                match reason.splitn(3, "; ").collect::<Vec<_>>()[..] {
+                    [fact, remedy, _] => Some((fact.into(), Some(remedy.into()))),
+                    _ => Some((reason, None)),
+                }
             }
             _ => None,
         }
@@ -462,6 +467,14 @@ mod tests {
                 status("proc", both),
                 &["kernel-btf"],
                 [None, Some(("no BPF; reads /proc", "remedy of kernel-btf")), None],
+            ),
+            (
+                Status {
+                    degraded: vec!["no cap-bpf; run it as root; reads /proc on a timer".into()],
+                    ..status("proc", both)
+                },
+                &["kernel-btf"],
+                [None, Some(("no cap-bpf", "run it as root")), None],
             ),
             (
                 status("bpf", ActsOn::Limits),
