@@ -89,10 +89,7 @@ impl AsFd for Channel {
 impl Channel {
     /// Opens `/dev/fuse`, non-blocking.
     pub(crate) fn open() -> Result<Self, Error> {
-        use rustix::fs::{Mode, OFlags};
-        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let device = rustix::fs::open("/dev/fuse", flags, Mode::empty())
-            .map_err(|errno| Error::FuseDevice { errno })?;
+        let device = headroom_linux::mountinfo::open_fuse().map_err(Error::FuseDevice)?;
         Ok(Self { device })
     }
 

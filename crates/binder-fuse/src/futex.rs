@@ -87,11 +87,3 @@ pub(crate) fn wait(word: &AtomicU32, value: u32) {
     // SAFETY: the word exists during the call.
     unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAIT, value, none) };
 }
-
-/// Whether the kernel can wait for several words (Linux 5.16).
-pub(crate) fn can_wait_for_many() -> bool {
-    let word = AtomicU32::new(1);
-    // The word has another value, so this returns at once.
-    Words::new(&word).wait(0) == Waited::Woken
-        && std::io::Error::last_os_error().raw_os_error() == Some(libc::EAGAIN)
-}

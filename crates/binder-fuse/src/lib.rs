@@ -71,18 +71,15 @@ pub use server::{
 use std::io;
 use std::path::PathBuf;
 
-use headroom_linux::mountinfo::{FUSE_PATH, fuse_remedy};
+use headroom_linux::mountinfo::FuseError;
 use rustix::io::Errno;
 
 /// An error that prevents the server from serving a device. Clients never see one: they get errnos.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// `/dev/fuse` cannot be opened.
-    #[error("{}: {errno}; {}", FUSE_PATH, fuse_remedy(*errno))]
-    FuseDevice {
-        /// Errno of the failed open.
-        errno: Errno,
-    },
+    #[error("{0}; {remedy}", remedy = .0.remedy())]
+    FuseDevice(FuseError),
     /// The mount point cannot be used.
     #[error("{path}: {doing}: {errno}")]
     MountPoint {

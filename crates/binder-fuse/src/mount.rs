@@ -9,8 +9,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+use headroom_linux::features;
 use headroom_linux::mountinfo::{self, Device, MountEntry};
-use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{
     MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change, unmount,
@@ -309,9 +309,7 @@ fn clear_stale(path: &Path) -> Result<(), Error> {
 
 /// Limits of a server that is no ancestor of its clients and has no privilege.
 pub(crate) fn lacking() -> Option<String> {
-    let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
-    let restricted = scope.trim().parse().is_ok_and(|scope: u32| scope > 0);
-    restricted.then(|| {
+    (features::ptrace_scope() > 0).then(|| {
         "kernel.yama.ptrace_scope is not 0: only the process that made the bus can be its client, \
          and others that allow it with PR_SET_PTRACER; `headroom run` has no such limit"
             .into()
@@ -433,9 +431,8 @@ fn mount_here(dir: &Path) -> Result<OwnedFd, (&'static str, io::Error)> {
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
         .map_err(|e| ("no private mounts", e.into()))?;
     // The device must be opened in the user namespace that mounts.
-    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let device = rustix::fs::open("/dev/fuse", flags, Mode::empty())
-        .map_err(|e| ("cannot open /dev/fuse", e.into()))?;
+    let device = headroom_linux::mountinfo::open_fuse()
+        .map_err(|e| ("no connection", io::Error::other(e)))?;
     // Without allow_other, this user's processes outside of the namespace may use the mount; with
     // it they may not.
     let options = format!(

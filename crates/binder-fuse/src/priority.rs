@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::io;
 
 use binder_driver::{Policy, Priority};
+use headroom_linux::features;
 use headroom_linux::sched::SchedAttr;
 use rustix::process::Pid;
 use rustix::thread::CapabilitySet;
@@ -11,8 +12,7 @@ use rustix::thread::CapabilitySet;
 /// Whether priorities can be changed *and restored*: the latter raises a priority, which requires
 /// `CAP_SYS_NICE` in the initial user namespace.
 pub(crate) fn can_change() -> bool {
-    let capable = rustix::thread::capabilities(None)
-        .is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_NICE));
+    let capable = features::has_capability(CapabilitySet::SYS_NICE);
     let users = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     capable && maps_all_users(&users)
 }

@@ -480,11 +480,6 @@ fn uid_of(thread: &OwnedFd) -> Option<Uid> {
     Some(Uid(stat.stx_uid))
 }
 
-/// Whether rings are possible on this kernel.
-pub(crate) fn are_supported() -> bool {
-    futex::can_wait_for_many()
-}
-
 /// The memory of a [`Doorbell`], which the daemon shares with the clients of an owner: a memfd and
 /// our mapping of it.
 struct DoorbellMemory {

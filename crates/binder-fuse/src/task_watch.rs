@@ -11,17 +11,16 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use binder_driver::ProcessId;
 use headroom_linux::clock::Timer;
 use headroom_linux::descriptors::{self, KeptFd};
+use headroom_linux::{features, pidfd};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll};
 use serde::{Deserialize, Serialize};
 
-/// `O_EXCL`: the pidfd is of the thread, not of its process.
-const PIDFD_THREAD: libc::c_uint = libc::O_EXCL as libc::c_uint;
 /// How often threads without a pidfd are checked.
 const CHECK_AFTER: Duration = Duration::from_secs(1);
 
@@ -94,12 +93,7 @@ impl Watched {
 
 /// Opens the pidfd of a task.
 pub(crate) fn pidfd_of(id: u32, kind: TaskKind) -> io::Result<OwnedFd> {
-    let flags = if kind == TaskKind::Thread { PIDFD_THREAD } else { 0 };
-    // SAFETY: plain numbers in; the returned descriptor is new and has no other owner.
-    unsafe {
-        let fd = libc::syscall(libc::SYS_pidfd_open, id as libc::pid_t, flags);
-        if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(OwnedFd::from_raw_fd(fd as i32)) }
-    }
+    if kind == TaskKind::Thread { pidfd::open_thread(id) } else { pidfd::open(id) }
 }
 
 fn exists(tid: u32) -> bool {
@@ -111,10 +105,7 @@ fn exists(tid: u32) -> bool {
 impl TaskWatch {
     /// Determines which detection this kernel supports.
     pub(crate) fn new(kind: TaskKind) -> io::Result<Self> {
-        let own = rustix::thread::gettid().as_raw_nonzero().get() as u32;
-        // Kernels before 6.9 fail with EINVAL for a thread pidfd of any thread, so our own can be
-        // used.
-        let pidfds = kind == TaskKind::Process || pidfd_of(own, kind).is_ok();
+        let pidfds = kind == TaskKind::Process || features::has_thread_pidfds();
         let detection = if pidfds { ExitDetection::Pidfd } else { ExitDetection::Timer };
         Self::with_detection(kind, detection)
     }

@@ -180,8 +180,21 @@ pub struct Reloaded {
     pub problems: Vec<String>,
 }
 
+/// Why the daemon kills, as it is configured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ActsOn {
+    /// Limits, and shortages of the machine.
+    #[default]
+    LimitsAndShortages,
+    /// Limits only: the machine's memory is not monitored.
+    Limits,
+    /// Nothing: kills are only observed.
+    Nothing,
+}
+
 /// Reply to [`Request::Status`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
     /// Crate version.
     pub version: String,
@@ -192,6 +205,9 @@ pub struct Status {
     pub pid: u32,
     /// Source of memory events: `bpf` or `proc`.
     pub notifier: String,
+    /// Why it kills.
+    #[serde(default)]
+    pub acts_on: ActsOn,
     /// The BPF programs are attached, because a limit is set.
     pub attached: bool,
     /// Users with a limit.

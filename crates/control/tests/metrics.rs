@@ -129,13 +129,12 @@ fn sources() -> Sources {
             attached: true,
             limited_users: 2,
             limited_cgroups: 1,
-            usage_sources: BTreeMap::new(),
             kills: 3,
             given_back_bytes: 17,
             leaseholders: 1,
             refused: 2,
-            rules: Vec::new(),
             degraded: vec!["a".into()],
+            ..Default::default()
         },
         limits: vec![limit(1000), limit(1001), of_cgroup],
         counters: Counters {

@@ -4,6 +4,7 @@
 //! * [`clock`]: clocks in nanoseconds, and a timer for an epoll set, by `timerfd_create(2)`;
 //! * [`descriptors`]: the table of file descriptors of this process, descriptors that stay open in
 //!   the next executed program, memory that is shared by one, Unix sockets that refuse them;
+//! * [`features`]: what the kernel has and this process may do;
 //! * [`folders`]: folders with a mode that does not depend on the umask;
 //! * [`machine_memory`]: meminfo, pressure and zram, amounts of memory as text;
 //! * [`mountinfo`]: parses `/proc/<pid>/mountinfo`;
@@ -16,6 +17,52 @@ pub mod machine_memory;
 pub mod mountinfo;
 pub mod pidfd;
 pub mod sched;
+
+/// Features of the kernel and rights of this process that daemons do without, and that `headroom
+/// doctor` reports.
+pub mod features {
+    use rustix::thread::CapabilitySet;
+
+    /// One of these capabilities is effective in the calling thread.
+    pub fn has_capability(any_of: CapabilitySet) -> bool {
+        rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.intersects(any_of))
+    }
+
+    /// The kernel has this version or a later one, for features without a harmless test. A release
+    /// that has no version counts as a later one. The text is for operators.
+    pub fn since(major: u32, minor: u32) -> Result<String, String> {
+        let uname = rustix::system::uname();
+        let release = uname.release().to_string_lossy();
+        match version(&release) {
+            Some(version) if version < (major, minor) => Err(format!("kernel {release} has none")),
+            _ => Ok(format!("kernel {release} has it")),
+        }
+    }
+
+    /// The first two numbers of a kernel release.
+    pub(crate) fn version(release: &str) -> Option<(u32, u32)> {
+        let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+        Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+    }
+
+    /// `kernel.yama.ptrace_scope`; 0: no restriction, or no Yama.
+    pub fn ptrace_scope() -> u32 {
+        let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope");
+        scope.ok().and_then(|scope| scope.trim().parse().ok()).unwrap_or(0)
+    }
+
+    /// `futex_waitv(2)` (Linux 5.16). It refuses to wait for no words, before it reads them.
+    pub fn has_futex_waitv() -> bool {
+        // SAFETY: no words, so no memory of ours.
+        unsafe { libc::syscall(libc::SYS_futex_waitv, 0, 0, 0, 0, 0) };
+        std::io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL)
+    }
+
+    /// Pidfds of threads (Linux 6.9).
+    pub fn has_thread_pidfds() -> bool {
+        crate::pidfd::open_thread(rustix::thread::gettid().as_raw_nonzero().get() as u32).is_ok()
+    }
+}
 
 /// Folders with a mode that does not depend on the umask, and files in them.
 pub mod folders {
@@ -53,7 +100,18 @@ mod tests {
 
     use rustix::fs::Mode;
 
+    use super::features::{has_futex_waitv, since, version};
     use super::folders::create_public;
+
+    #[test]
+    fn kernel_releases_have_a_version() {
+        assert_eq!(version("5.10.0-32-amd64"), Some((5, 10)));
+        assert!(version("5.9.1") < version("5.10.0-32-amd64"));
+        assert_eq!(version("7.2-rc1"), Some((7, 2)));
+        assert_eq!(version("strange"), None);
+        assert!(since(2, 6).is_ok() && since(999, 0).is_err_and(|text| text.ends_with("has none")));
+        assert_eq!(has_futex_waitv(), since(5, 16).is_ok());
+    }
 
     #[test]
     fn missing_folders_are_created_without_write_permission_for_others() {

@@ -2,9 +2,11 @@
 //! device that mounts of FUSE need.
 
 use std::ffi::OsStr;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{FileType, Mode, OFlags, fstat, open};
 use rustix::io::Errno;
 
 /// One mount. Names are bytes: a user can mount FUSE on a path that is no UTF-8.
@@ -92,18 +94,49 @@ fn unescape(field: &[u8]) -> PathBuf {
     OsStr::from_bytes(&bytes).into()
 }
 
-/// The device of FUSE.
-pub const FUSE_PATH: &str = "/dev/fuse";
+/// Device number of `/dev/fuse`, from devices.txt of the kernel.
+const FUSE_DEVICE: u64 = libc::makedev(10, 229);
 
-/// What to do if it does not open.
-pub fn fuse_remedy(errno: Errno) -> &'static str {
-    match errno {
-        Errno::ACCESS | Errno::PERM => {
-            "chmod 666 /dev/fuse as root, which is how udev makes it; in a container, allow the \
-             device (c 10:229 rw)"
+/// Why FUSE is not available.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FuseError {
+    /// The device does not open.
+    #[error("cannot open /dev/fuse: {0}")]
+    Open(Errno),
+    /// Another file is in its place.
+    #[error("/dev/fuse is not the FUSE device, but another file")]
+    OtherFile,
+}
+
+impl FuseError {
+    /// What to do about it.
+    pub fn remedy(self) -> &'static str {
+        match self {
+            Self::Open(Errno::ACCESS | Errno::PERM) => {
+                "chmod 666 /dev/fuse as root, which is how udev makes it; in a container, allow \
+                 the device (c 10:229 rw)"
+            }
+            Self::Open(_) => "modprobe fuse; in a container, let it have the device /dev/fuse",
+            Self::OtherFile => {
+                "rm /dev/fuse && mknod -m 666 /dev/fuse c 10 229; in a container, let it have the \
+                 device /dev/fuse"
+            }
         }
-        _ => "modprobe fuse; in a container, let it have the device /dev/fuse",
     }
+}
+
+/// Opens a new connection, non-blocking.
+pub fn open_fuse() -> Result<OwnedFd, FuseError> {
+    open_device(Path::new("/dev/fuse"))
+}
+
+fn open_device(path: &Path) -> Result<OwnedFd, FuseError> {
+    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let device = open(path, flags, Mode::empty()).map_err(FuseError::Open)?;
+    let stat = fstat(&device).map_err(FuseError::Open)?;
+    let kind = FileType::from_raw_mode(stat.st_mode);
+    let is_fuse = kind == FileType::CharacterDevice && stat.st_rdev == FUSE_DEVICE;
+    if is_fuse { Ok(device) } else { Err(FuseError::OtherFile) }
 }
 
 #[cfg(test)]
@@ -158,8 +191,18 @@ nonsense
     }
 
     #[test]
-    fn the_remedy_follows_from_the_errno() {
-        assert!(fuse_remedy(Errno::ACCESS).starts_with("chmod 666"));
-        assert!(fuse_remedy(Errno::NOENT).starts_with("modprobe fuse"));
+    fn the_remedy_follows_from_what_is_wrong_with_fuse() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let opened = |path| open_device(path).map(drop);
+        for (path, fact, remedy) in [
+            (file.path(), "another file", "rm /dev/fuse && mknod"),
+            (Path::new("/dev/null"), "another file", "rm /dev/fuse && mknod"),
+            (Path::new("/nonexistent"), "No such file", "modprobe fuse"),
+        ] {
+            let error = opened(path).unwrap_err();
+            assert!(error.to_string().contains(fact), "{error}");
+            assert!(error.remedy().starts_with(remedy), "{error:?}");
+        }
+        assert!(FuseError::Open(Errno::ACCESS).remedy().starts_with("chmod 666"));
     }
 }

@@ -5,7 +5,7 @@ mod support;
 use std::time::Duration;
 
 use control::Uid;
-use control::oomd::{Outcome, Reply, Request};
+use control::oomd::{ActsOn, Outcome, Reply, Request};
 use support::daemon::Daemon;
 use support::hog::Hog;
 use support::{MIB, eventually, privileged};
@@ -39,6 +39,7 @@ fn no_process_is_killed_by_the_kernel_program() {
     let _hog = breaks_its_limit_and_lives(Uid(62140), &daemon);
     assert_eq!(daemon.status().kills, 0);
     assert!(daemon.status().degraded.iter().any(|it| it.contains("observing")));
+    assert_eq!(daemon.status().acts_on, ActsOn::Nothing);
     let logged = daemon.log().into_iter().any(|line| line.contains("would have killed"));
     assert!(logged, "{:?}", daemon.log());
 }
@@ -65,4 +66,8 @@ fn a_reload_without_it_enforces_the_limit() {
     assert!(matches!(daemon.request(&Request::Reload), Reply::Reloaded(_)));
     hog.died();
     assert_eq!(daemon.status().kills, 1);
+    assert_eq!(daemon.status().acts_on, ActsOn::Limits);
+    daemon.write_config("oomd.toml", "[machine]\nenabled = true\n");
+    assert!(matches!(daemon.request(&Request::Reload), Reply::Reloaded { .. }));
+    assert_eq!(daemon.status().acts_on, ActsOn::LimitsAndShortages);
 }

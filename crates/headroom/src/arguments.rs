@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueHint};
 use service_manager::aidl::ApiLevel;
 
 use crate::commands::container::parse_name;
+use crate::commands::doctor::Use;
 use crate::commands::run::BUS;
 use crate::helpers::output::Format;
 use crate::helpers::quantity::{Amount, Size};
@@ -151,8 +152,15 @@ pub enum Command {
     /// Create buses for containers
     #[command(subcommand)]
     Container(ContainerCommand),
-    /// Show what this machine supports, and what is missing (exit code 1 if a daemon cannot work)
-    Doctor,
+    /// Show what works on this machine, and what is missing
+    ///
+    /// The exit code is 1 if something is missing that a use needs. A daemon that is not installed
+    /// or not started is not counted, nor is what only root can find out.
+    Doctor {
+        /// Only this use, and what decides it; the exit code is 1 if it does not work
+        #[arg(long = "for", value_name = "USE")]
+        wanted: Option<Use>,
+    },
     /// Print a completion script
     Completions {
         /// The shell

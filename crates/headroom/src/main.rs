@@ -72,7 +72,7 @@ fn dispatch(arguments: &Arguments) -> anyhow::Result<ExitCode> {
             binder::stat::stat(globals, *seconds, *count)?;
         }
         Command::Container(command) => container::container(globals, command)?,
-        Command::Doctor => return doctor::doctor(globals),
+        Command::Doctor { wanted } => return doctor::doctor(globals, *wanted),
         Command::Completions { shell } => completions::completions(*shell)?,
     }
     Ok(ExitCode::SUCCESS)

@@ -15,6 +15,9 @@ use control::oomd::{
 };
 use support::{FakeDaemon, headroom, run};
 
+/// Uid and gid of `nobody`.
+const NOBODY: u32 = 65534;
+
 #[test]
 fn bad_input_is_refused_with_the_invalid_word() {
     // arguments, expected error
@@ -169,14 +172,13 @@ fn fake_oomd(request: Request) -> Reply {
             notifier: "proc".into(),
             attached: true,
             limited_users: 1,
-            limited_cgroups: 0,
             usage_sources: BTreeMap::from([("memory controller".to_owned(), 1)]),
             kills: 1,
             given_back_bytes: 0x10_0000,
             leaseholders: 2,
             refused: 1,
-            rules: Vec::new(),
             degraded: vec!["no BPF here, limits are checked on a timer".into()],
+            ..Default::default()
         }),
         Request::SetLimit {
             account: AccountRef { kind: AccountKind::User, uid: 0 },
@@ -291,7 +293,6 @@ fn an_ordinary_user_learns_that_only_root_sees_the_other_users() {
     for (path, mode) in [(dir.path(), 0o755), (&*socket, 0o666)] {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
     }
-    const NOBODY: u32 = 65534;
     let cases: &[(&[&str], i32, &str, &str)] = &[
         (&["limit", "list"], 0, "no user has a limit", "you have no limit; only root sees"),
         (&["top", "--once"], 0, "no user has a limit", "you have no limit; only root sees"),
@@ -358,6 +359,76 @@ fn doctor_reports_every_capability_with_what_is_lost() {
     {
         assert!(text.contains(word), "{word} is missing in\n{text}");
     }
+    assert!(!text.contains("libbpf:"), "{text}");
+}
+
+#[test]
+fn doctor_has_a_verdict_for_each_use() {
+    const NEED_NO_DAEMON: &str = "private-bus";
+    let dir = tempfile::tempdir().unwrap();
+    let verdicts = || {
+        let (code, stdout, _) = run(headroom(dir.path()).args(["doctor", "--json"]));
+        let report: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+        (code, report["verdicts"].as_array().expect("verdicts").clone())
+    };
+    let (_, stopped) = verdicts();
+    assert_eq!(stopped.len(), 5);
+    let daemon = FakeDaemon::start(dir.path().join("oomd.sock"), fake_oomd);
+    for (before, now) in stopped.iter().zip(verdicts().1) {
+        let name = before["use"].as_str().unwrap();
+        let expected = match name {
+            NEED_NO_DAEMON => before["works"].as_bool().unwrap(),
+            "user-limits" | "machine-shortage" => true,
+            _ => false,
+        };
+        assert_eq!(now["works"], expected, "{now}");
+        assert!(name == NEED_NO_DAEMON || before["works"] == false, "{before}");
+        assert_eq!(now["remedy"].as_str().unwrap().is_empty(), expected, "{now}");
+        let (code, text, _) = run(headroom(dir.path()).args(["doctor", "--for", name]));
+        assert_eq!(code, Some(i32::from(!expected)), "{text}");
+        let state = if expected { "works" } else { "fails" };
+        let first = text.lines().next().unwrap();
+        assert!(first.starts_with(state) && first.contains(name), "{text}");
+        assert_eq!(
+            text.matches("-limits").count(),
+            usize::from(name.ends_with("-limits")),
+            "{text}"
+        );
+        for check in now["decided_by"].as_array().unwrap() {
+            assert!(text.contains(&format!(" {} ", check.as_str().unwrap())), "{check}: {text}");
+        }
+    }
+    drop(daemon);
+}
+
+#[test]
+fn doctor_of_an_ordinary_user_counts_only_what_a_user_can_test() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    // Where the user can execute it.
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let program = dir.path().join("headroom");
+    std::fs::copy(env!("CARGO_BIN_EXE_headroom"), &program).unwrap();
+    let mut doctor = std::process::Command::new(&program);
+    doctor.arg("--json").arg("--oomd-socket").arg(dir.path().join("oomd.sock"));
+    doctor.arg("--binderd-socket").arg(dir.path().join("binderd.sock"));
+    let (code, stdout, stderr) = run(doctor.arg("doctor").uid(NOBODY).gid(NOBODY));
+    let report: serde_json::Value =
+        serde_json::from_str(&stdout).unwrap_or_else(|e| panic!("no JSON ({e}): {stdout}{stderr}"));
+    let all = report["binder"].as_array().unwrap().iter().chain(report["oom"].as_array().unwrap());
+    let (mut unknown, mut disabled) = (Vec::new(), false);
+    for check in all {
+        disabled |= !check["disables"].is_null();
+        if check["tested"] == false {
+            assert!(check["present"] == false && check["disables"].is_null(), "{check}");
+            unknown.push(check["capability"].as_str().unwrap());
+        }
+    }
+    assert!(unknown.contains(&"cap-sys-admin") && !unknown.contains(&"fuse"), "{unknown:?}");
+    assert!(!stdout.contains("libbpf:") && stderr.is_empty(), "{stdout}{stderr}");
+    assert_eq!(code, Some(i32::from(disabled)), "{stdout}");
 }
 
 /// Processes that hold memory: shells that read an endless zero into one variable.

@@ -42,6 +42,7 @@ const COMMANDS: &[&[&str]] = &[
     &["config", "check", "--config", "/nonexistent/oomd.toml"],
     &["config", "import", "earlyoom", "-m", "200"],
     &["config", "import", "earlyoom", "--file", "/nonexistent/earlyoom"],
+    &["doctor", "--for", "games"],
     &["completions", "tcsh"],
 ];
 

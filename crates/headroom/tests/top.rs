@@ -2,7 +2,6 @@
 
 mod support;
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
@@ -28,14 +27,7 @@ fn daemon(dir: &Path, users: u32) -> (FakeDaemon, Arc<Mutex<Vec<Request>>>) {
             notifier: "bpf".into(),
             attached: true,
             limited_users: users,
-            limited_cgroups: 0,
-            usage_sources: BTreeMap::new(),
-            kills: 0,
-            given_back_bytes: 0,
-            leaseholders: 0,
-            refused: 0,
-            rules: Vec::new(),
-            degraded: Vec::new(),
+            ..Default::default()
         }),
         Request::ListLimits => Reply::Limits { limits: (0..users).map(limit).collect() },
         Request::Why { .. } => Reply::Why { records: Vec::new() },

@@ -269,5 +269,8 @@ fn daemons_are_looked_for_beside_the_command_and_nowhere_else() {
     assert!(copied.unwrap().success());
     let (code, _, stderr) = run(std::process::Command::new(&lonely).arg("up"));
     assert_eq!(code, Some(1), "{stderr}");
-    assert!(stderr.contains("headroom-binderd is missing: it belongs beside"), "{stderr}");
+    assert!(
+        stderr.contains("headroom-binderd is missing; build headroom-binderd beside headroom"),
+        "{stderr}"
+    );
 }

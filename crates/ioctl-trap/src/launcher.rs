@@ -28,6 +28,10 @@ const ARCHITECTURE: Option<u32> = if cfg!(all(target_arch = "x86_64", target_poi
     None
 };
 
+/// With this flag (Linux 5.19) only a fatal signal interrupts a call that the listener has
+/// received; all other signals wait until the call proceeds.
+const WAIT_KILLABLE: c_ulong = libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV;
+
 /// Offsets in `struct seccomp_data`. The request of an ioctl is its second argument, of which the
 /// kernel uses the lower half.
 const NUMBER_AT: u32 = 0;
@@ -66,22 +70,31 @@ pub fn install() -> io::Result<OwnedFd> {
         answer(libc::SECCOMP_RET_ALLOW),
     ];
     let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-    // A call is held for a short time. With this flag (Linux 5.19) only a fatal signal interrupts a
-    // call that the listener has received; all other signals wait until the call proceeds.
     let flags = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW;
-    let best = set_filter(&program, flags | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV);
-    match best {
-        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => set_filter(&program, flags),
-        best => best,
+    let waits = if check_wait_killable().is_ok() { WAIT_KILLABLE } else { 0 };
+    // SAFETY: the program and its instructions live across the call.
+    unsafe { set_filter(&program, flags | waits) }
+}
+
+/// The kernel lets signals wait until a call proceeds, or the error if it does not. Makes one
+/// system call, for a filter that does not exist: the kernel checks the flags first.
+pub fn check_wait_killable() -> io::Result<()> {
+    let flags = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | WAIT_KILLABLE;
+    // SAFETY: the kernel does not follow the null pointer.
+    match unsafe { set_filter(std::ptr::null(), flags) } {
+        Err(error) if error.raw_os_error() == Some(libc::EFAULT) => Ok(()),
+        installed => installed.map(drop),
     }
 }
 
-fn set_filter(program: &libc::sock_fprog, flags: c_ulong) -> io::Result<OwnedFd> {
-    // SAFETY: the program and its instructions live across the call, which copies them; the
-    // returned descriptor is new and has no other owner.
+/// # Safety
+///
+/// The program is null, or valid during the call, which copies it.
+unsafe fn set_filter(program: *const libc::sock_fprog, flags: c_ulong) -> io::Result<OwnedFd> {
+    // SAFETY: by the caller; the returned descriptor is new and has no other owner.
     unsafe {
         let operation = libc::SECCOMP_SET_MODE_FILTER;
-        let fd = libc::syscall(libc::SYS_seccomp, operation, flags, std::ptr::from_ref(program));
+        let fd = libc::syscall(libc::SYS_seccomp, operation, flags, program);
         if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(OwnedFd::from_raw_fd(fd as i32)) }
     }
 }

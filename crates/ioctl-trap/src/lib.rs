@@ -14,7 +14,7 @@
 
 mod launcher;
 
-pub use launcher::{Launcher, install, offer, receive, send, stand_in};
+pub use launcher::{Launcher, check_wait_killable, install, offer, receive, send, stand_in};
 
 use std::io;
 use std::mem::zeroed;

@@ -1,10 +1,11 @@
-//! Capabilities of this machine, with one probe each: for `headroom doctor` and for choosing a
-//! watch. Probes try the real operation where that has no effect, and clean up after themselves.
+//! Capabilities of this machine, with one probe each: for `headroom doctor`, and for the reason why
+//! the notifier does not load. Probes try the real operation where that has no effect, and clean up
+//! after themselves.
 
-use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
+use headroom_linux::features::has_capability;
 use headroom_linux::machine_memory::pressure::{PressureTrigger, Resource, Stall};
 use headroom_linux::mountinfo;
 use libbpf_rs::MapType;
@@ -17,167 +18,165 @@ use crate::notifier::Notifier;
 /// A capability that is used if present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Capability {
-    /// The kernel describes its types: `/sys/kernel/btf/vmlinux`.
-    KernelTypes,
-    /// The notifier's programs load: tracing programs are allowed and the kernel is supported.
-    Notifier,
-    /// BPF ring buffers (Linux 5.8).
-    RingBuffer,
-    /// BPF task iterators (Linux 5.8).
-    TaskIterator,
-    /// The function `bpf_send_signal_task` (Linux 6.13).
-    SendSignalTask,
     /// The capability CAP_BPF, or CAP_SYS_ADMIN which includes it.
     CapBpf,
     /// The capability CAP_PERFMON, or CAP_SYS_ADMIN which includes it.
     CapPerfmon,
-    /// The capability CAP_SYS_ADMIN.
-    CapSysAdmin,
+    /// The kernel describes its types: `/sys/kernel/btf/vmlinux`.
+    KernelTypes,
+    /// BPF ring buffers (Linux 5.8).
+    RingBuffer,
+    /// The notifier's programs load: tracing programs are allowed and the kernel is supported.
+    Notifier,
+    /// BPF task iterators (Linux 5.8).
+    TaskIterator,
+    /// The function `bpf_send_signal_task` (Linux 6.13).
+    SendSignalTask,
+    /// `mm_struct` has its owner (CONFIG_MEMCG).
+    MemoryOwner,
+    /// A mounted BPF filesystem.
+    BpfFilesystem,
     /// The capability CAP_SYS_RESOURCE.
     CapSysResource,
     /// `/proc/pressure`.
     Pressure,
     /// PSI triggers: notification of pressure without polling.
     PressureTrigger,
-    /// A mounted BPF filesystem.
-    BpfFilesystem,
-    /// `mm_struct` has its owner (CONFIG_MEMCG).
-    MemoryOwner,
-    /// The memory controller of cgroup v1.
-    MemoryCgroupV1,
-    /// The memory controller of cgroup v2.
-    MemoryCgroupV2,
 }
 
+/// Text about a capability, for operators and programs.
+#[derive(Clone, Copy, Debug)]
+pub struct Description {
+    /// A short name, stable enough for JSON.
+    pub name: &'static str,
+    /// The feature that is lost without it.
+    pub lost: &'static str,
+    /// How to get it.
+    pub remedy: &'static str,
+}
+
+const POLLS: &str = "limits are watched by reading /proc on a timer: later, coarser, more CPU";
+
 impl Capability {
-    /// All capabilities, in the order of display.
-    pub const ALL: [Self; 15] = [
+    /// All capabilities, in the order of display: what the notifier needs precedes it.
+    pub const ALL: [Self; 12] = [
+        Self::CapBpf,
+        Self::CapPerfmon,
         Self::KernelTypes,
-        Self::Notifier,
         Self::RingBuffer,
+        Self::Notifier,
         Self::TaskIterator,
         Self::SendSignalTask,
         Self::MemoryOwner,
-        Self::CapBpf,
-        Self::CapPerfmon,
-        Self::CapSysAdmin,
+        Self::BpfFilesystem,
         Self::CapSysResource,
         Self::Pressure,
         Self::PressureTrigger,
-        Self::BpfFilesystem,
-        Self::MemoryCgroupV1,
-        Self::MemoryCgroupV2,
     ];
 
-    /// A short name, stable enough for JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::KernelTypes => "kernel-btf",
-            Self::Notifier => "bpf-notifier",
-            Self::RingBuffer => "bpf-ring-buffer",
-            Self::TaskIterator => "bpf-task-iterator",
-            Self::SendSignalTask => "bpf-send-signal-task",
-            Self::MemoryOwner => "mm-owner",
-            Self::CapBpf => "cap-bpf",
-            Self::CapPerfmon => "cap-perfmon",
-            Self::CapSysAdmin => "cap-sys-admin",
-            Self::CapSysResource => "cap-sys-resource",
-            Self::Pressure => "psi",
-            Self::PressureTrigger => "psi-trigger",
-            Self::BpfFilesystem => "bpffs",
-            Self::MemoryCgroupV1 => "memory-cgroup-v1",
-            Self::MemoryCgroupV2 => "memory-cgroup-v2",
-        }
+    /// The capabilities without which the notifier does not load.
+    const OF_NOTIFIER: [Self; 4] =
+        [Self::CapBpf, Self::CapPerfmon, Self::KernelTypes, Self::RingBuffer];
+
+    /// Only a privileged process has it, or can test it.
+    pub fn needs_privilege(self) -> bool {
+        use Capability::{
+            CapBpf, CapPerfmon, CapSysResource, Notifier, PressureTrigger, RingBuffer,
+        };
+        matches!(
+            self,
+            CapBpf | CapPerfmon | CapSysResource | Notifier | PressureTrigger | RingBuffer
+        )
     }
 
-    /// The feature that is lost without it.
-    pub fn lost_without(self) -> &'static str {
-        match self {
-            Self::KernelTypes | Self::Notifier | Self::RingBuffer => {
-                "limits are watched by reading /proc on a timer: later, coarser, more CPU"
+    /// Its name, its use and how to get it.
+    pub fn description(self) -> Description {
+        let (name, lost, remedy) = match self {
+            Self::CapBpf => ("cap-bpf", POLLS, "run the daemon as root, or with CAP_BPF"),
+            Self::CapPerfmon => {
+                ("cap-perfmon", POLLS, "run the daemon as root, or with CAP_PERFMON")
             }
-            Self::TaskIterator => "processes are listed by reading /proc: slower scans",
+            Self::KernelTypes => ("kernel-btf", POLLS, "a kernel with CONFIG_DEBUG_INFO_BTF"),
+            Self::RingBuffer => ("bpf-ring-buffer", POLLS, "kernel 5.8 or newer"),
+            Self::Notifier => (
+                "bpf-notifier",
+                POLLS,
+                "kernel 6.1 or newer with BTF and tp_btf/rss_stat; no seccomp filter, lockdown or \
+                 LSM that forbids bpf(); `headroom-oomd --notifier bpf` logs what libbpf reports",
+            ),
+            Self::TaskIterator => (
+                "bpf-task-iterator",
+                "processes are listed by reading /proc: slower scans",
+                "kernel 5.8 or newer",
+            ),
+            Self::SendSignalTask => (
+                "bpf-send-signal-task",
+                "a victim dies in its own next page fault or by the daemon, not in another's fault",
+                "kernel 6.13 or newer",
+            ),
+            Self::MemoryOwner => (
+                "mm-owner",
+                "memory changed from outside is charged at the next own fault",
+                "a kernel with CONFIG_MEMCG",
+            ),
+            Self::BpfFilesystem => (
+                "bpffs",
+                "limits are not enforced while the daemon is dead",
+                "mount -t bpf none /sys/fs/bpf",
+            ),
+            Self::CapSysResource => (
+                "cap-sys-resource",
+                "PSI windows must be multiples of 2 s; oom_score_adj cannot be lowered",
+                "give the daemon CAP_SYS_RESOURCE",
+            ),
+            Self::Pressure => (
+                "psi",
+                "no trigger on memory pressure (stalls), on free memory only",
+                "a kernel with CONFIG_PSI, started with psi=1",
+            ),
+            Self::PressureTrigger => (
+                "psi-trigger",
+                "memory pressure is read on a timer",
+                "kernel 5.2 or newer; run the daemon as root",
+            ),
+        };
+        Description { name, lost, remedy }
+    }
+
+    /// Tests it. `Ok`: present, with a detail that may be empty. `Err`: missing, with the reason.
+    pub fn probe(self) -> Result<String, String> {
+        match self {
+            Self::CapBpf => effective_capability(CapabilitySet::BPF | CapabilitySet::SYS_ADMIN),
+            Self::CapPerfmon => {
+                effective_capability(CapabilitySet::PERFMON | CapabilitySet::SYS_ADMIN)
+            }
+            Self::KernelTypes => kernel_types().map(|_| String::new()),
+            Self::RingBuffer => ring_buffer(),
+            Self::Notifier => {
+                Notifier::load().map(|_| String::new()).map_err(|error| error.to_string())
+            }
+            Self::TaskIterator => {
+                has_type("bpf_iter__task", BtfKind::Struct, "this kernel has no task iterator")
+            }
             Self::SendSignalTask => {
-                "a victim dies in its own next page fault or by the daemon, not in another's fault"
+                has_type("bpf_send_signal_task", BtfKind::Func, "needs Linux 6.13")
             }
-            Self::MemoryOwner => "memory changed from outside is charged at the next own fault",
-            Self::CapBpf | Self::CapPerfmon => "the BPF notifier cannot be loaded",
-            Self::CapSysAdmin => "mounts, and BPF on kernels before 5.8, are refused",
-            Self::CapSysResource => {
-                "PSI windows must be multiples of 2 s; oom_score_adj cannot be lowered"
-            }
-            Self::Pressure => "no trigger on memory pressure (stalls), on free memory only",
-            Self::PressureTrigger => "memory pressure is read on a timer",
-            Self::BpfFilesystem => "limits are not enforced while the daemon is dead",
-            Self::MemoryCgroupV1 | Self::MemoryCgroupV2 => {
-                "no kernel-side hard limit of this kind as a last defence"
-            }
+            Self::MemoryOwner => memory_owner(),
+            Self::BpfFilesystem => bpf_filesystem(),
+            Self::CapSysResource => effective_capability(CapabilitySet::SYS_RESOURCE),
+            Self::Pressure => exists("/proc/pressure/memory"),
+            Self::PressureTrigger => pressure_trigger(),
         }
     }
 }
 
-/// The result of a probe.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Probe {
-    /// The capability that was probed.
-    pub capability: Capability,
-    /// `Ok`: present, with a detail that may be empty. `Err`: missing, with the reason.
-    pub found: Result<String, String>,
-}
-
-impl Probe {
-    /// The capability is present.
-    pub fn is_present(&self) -> bool {
-        self.found.is_ok()
-    }
-}
-
-impl fmt::Display for Probe {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = self.capability.name();
-        match &self.found {
-            Ok(detail) if detail.is_empty() => write!(f, "{name}: present"),
-            Ok(detail) => write!(f, "{name}: present ({detail})"),
-            Err(reason) => {
-                write!(f, "{name}: missing ({reason}); {}", self.capability.lost_without())
-            }
-        }
-    }
-}
-
-/// Probes all capabilities.
-pub fn probe_all() -> Vec<Probe> {
-    Capability::ALL.into_iter().map(probe).collect()
-}
-
-/// Probes one capability.
-pub fn probe(capability: Capability) -> Probe {
-    let found = match capability {
-        Capability::KernelTypes => kernel_types().map(|_| String::new()),
-        Capability::Notifier => {
-            Notifier::load().map(|_| String::new()).map_err(|error| error.to_string())
-        }
-        Capability::RingBuffer => ring_buffer(),
-        Capability::TaskIterator => {
-            has_type("bpf_iter__task", BtfKind::Struct, "this kernel has no task iterator")
-        }
-        Capability::SendSignalTask => {
-            has_type("bpf_send_signal_task", BtfKind::Func, "needs Linux 6.13")
-        }
-        Capability::MemoryOwner => memory_owner(),
-        Capability::CapBpf => effective_capability(CapabilitySet::BPF | CapabilitySet::SYS_ADMIN),
-        Capability::CapPerfmon => {
-            effective_capability(CapabilitySet::PERFMON | CapabilitySet::SYS_ADMIN)
-        }
-        Capability::CapSysAdmin => effective_capability(CapabilitySet::SYS_ADMIN),
-        Capability::CapSysResource => effective_capability(CapabilitySet::SYS_RESOURCE),
-        Capability::Pressure => exists("/proc/pressure/memory"),
-        Capability::PressureTrigger => pressure_trigger(),
-        Capability::BpfFilesystem => mounted("bpf", None),
-        Capability::MemoryCgroupV1 => mounted("cgroup", Some("memory")),
-        Capability::MemoryCgroupV2 => memory_cgroup_v2(),
-    };
-    Probe { capability, found }
+/// Why the notifier does not load: the first capability that it lacks. `None`: it lacks none.
+pub(crate) fn obstacle() -> Option<String> {
+    Capability::OF_NOTIFIER.into_iter().find_map(|capability| {
+        let Description { name, remedy, .. } = capability.description();
+        let why = capability.probe().err()?;
+        Some(format!("{name} is missing ({why}); {remedy}"))
+    })
 }
 
 fn kernel_types() -> Result<Btf<'static>, String> {
@@ -221,40 +220,19 @@ fn ring_buffer() -> Result<String, String> {
     }
 }
 
-/// Whether one of these capabilities is effective.
 fn effective_capability(any_of: CapabilitySet) -> Result<String, String> {
-    let sets = rustix::thread::capabilities(None).map_err(|errno| format!("capget: {errno}"))?;
-    if sets.effective.intersects(any_of) {
+    if has_capability(any_of) {
         Ok(String::new())
     } else {
         Err("this process does not have it".to_owned())
     }
 }
 
-/// The mount point of a filesystem of this type, with this option if one is given.
-fn mounted(fs_type: &str, option: Option<&str>) -> Result<String, String> {
+fn bpf_filesystem() -> Result<String, String> {
     let path = "/proc/self/mountinfo";
     let text = std::fs::read(path).map_err(|error| format!("{path}: {error}"))?;
-    let found = find_mount(&text, fs_type, option);
-    found.map(|path| path.display().to_string()).ok_or_else(|| "not mounted".to_owned())
-}
-
-fn find_mount(mountinfo: &[u8], fs_type: &str, option: Option<&str>) -> Option<PathBuf> {
-    let mut mounts = mountinfo::entries(mountinfo).filter(|mount| mount.fs_type == fs_type);
-    let found = mounts.find(|mount| option.is_none_or(|option| mount.has_super_option(option)));
-    found.map(|mount| mount.mount_point)
-}
-
-fn memory_cgroup_v2() -> Result<String, String> {
-    let root = mounted("cgroup2", None)?;
-    let path = Path::new(&root).join("cgroup.controllers");
-    let controllers =
-        std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-    if controllers.split_ascii_whitespace().any(|controller| controller == "memory") {
-        Ok(root)
-    } else {
-        Err(format!("{} does not list memory", path.display()))
-    }
+    let found = mountinfo::entries(&text).find(|mount| mount.fs_type == "bpf");
+    found.map(|mount| mount.mount_point.display().to_string()).ok_or_else(|| "not mounted".into())
 }
 
 /// Sets a trigger that will not fire (all CPUs stalled for nearly the whole window) and drops it.
@@ -279,40 +257,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finds_mounts_by_type_and_option() {
-        let mounts = b"1 0 0:1 / /sys/fs/bpf rw - bpf bpf rw,mode=700\n\
-                       2 0 0:2 / /cg/cpu rw - cgroup cgroup rw,cpu,cpuacct\n\
-                       3 0 0:3 / /cg/memory rw - cgroup cgroup rw,memory\n";
-        let found = |fs_type, option| find_mount(mounts, fs_type, option);
-        assert_eq!(found("bpf", None), Some("/sys/fs/bpf".into()));
-        assert_eq!(found("cgroup", Some("memory")), Some("/cg/memory".into()));
-        assert_eq!(found("cgroup2", None), None);
-    }
-
-    #[test]
-    fn every_probe_answers_and_names_the_lost_features() {
-        for probe in probe_all() {
-            let line = probe.to_string();
-            println!("{line}");
-            assert!(line.starts_with(probe.capability.name()));
-            assert_eq!(line.contains("missing"), !probe.is_present());
-            if let Err(reason) = &probe.found {
-                assert!(!reason.is_empty(), "{line}");
-            }
+    fn every_probe_names_what_is_lost_and_why() {
+        for capability in Capability::ALL {
+            let Description { name, lost, remedy } = capability.description();
+            let found = capability.probe();
+            println!("{name}: {found:?}");
+            assert!([name, lost, remedy].iter().all(|text| !text.is_empty()), "{capability:?}");
+            assert_ne!(found, Err(String::new()), "{name}");
         }
     }
 
     #[test]
-    fn probes_agree_with_each_other() {
-        if probe(Capability::Notifier).is_present() {
-            for needed in [
-                Capability::KernelTypes,
-                Capability::RingBuffer,
-                Capability::TaskIterator,
-                Capability::CapBpf,
-            ] {
-                assert!(probe(needed).is_present(), "{needed:?}");
-            }
+    fn a_notifier_that_loads_lacks_nothing() {
+        if Capability::Notifier.probe().is_ok() {
+            assert_eq!(obstacle(), None);
+            assert!(Capability::TaskIterator.probe().is_ok());
         } else {
             test_support::skip("no BPF notifier here");
         }

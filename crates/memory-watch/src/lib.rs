@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use headroom_linux::machine_memory::ReadError;
 use memory_ledger::AccountId;
 
-pub use capability::{Capability, Probe};
+pub use capability::Capability;
 pub use notifier::{
     Notifier, account_of_key, enforces_without_daemon, key_of_account, remove_left_pins,
 };

@@ -53,8 +53,7 @@ fn killed(notifier: &mut Notifier) -> Killed {
 }
 
 fn can_kill_others() -> bool {
-    let can =
-        memory_watch::capability::probe(memory_watch::Capability::SendSignalTask).is_present();
+    let can = memory_watch::Capability::SendSignalTask.probe().is_ok();
     if !can {
         test_support::skip("this kernel has no bpf_send_signal_task (Linux 6.13)");
     }

@@ -72,7 +72,7 @@ fn victim(notifier: &Notifier, hog: &Hog) -> ProcessId {
 
 /// Whether the kernel can kill the armed victim while another process runs.
 fn can_kill_others() -> bool {
-    memory_watch::capability::probe(memory_watch::Capability::SendSignalTask).is_present()
+    memory_watch::Capability::SendSignalTask.probe().is_ok()
 }
 
 #[test]

@@ -38,6 +38,6 @@ pub use exiting::{Exiting, exiting, holder_of};
 pub use family::Scope;
 pub use holdings::Holdings;
 pub use kill::{End, Memory, Options, Reap, ReapError, Status, VictimReport};
-pub use reaper::{Done, Mrelease, Reaper, mrelease};
+pub use reaper::{Done, Mrelease, Reaper, check_mrelease, mrelease};
 pub use reclaim::{Progress, Reclaim};
 pub use victim::{Identity, KillError, OpenError, Victim};

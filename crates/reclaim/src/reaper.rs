@@ -206,11 +206,21 @@ pub fn mrelease(pidfd: BorrowedFd<'_>) -> Mrelease {
     }
 }
 
-/// Whether the kernel has the flag. It checks the flags before the descriptor, so `EBADF` shows
-/// that it is known.
+/// `process_mrelease` is available (Linux 5.15), or the errno if it is not.
+pub fn check_mrelease() -> Result<(), Errno> {
+    check(0)
+}
+
+/// Whether the kernel has the flag.
 fn kills_too() -> bool {
     static KNOWN: OnceLock<bool> = OnceLock::new();
-    *KNOWN.get_or_init(|| call(-1, REAP_KILL) == Err(Errno::BADF))
+    *KNOWN.get_or_init(|| check(REAP_KILL).is_ok())
+}
+
+/// Calls it without a pidfd. The kernel checks the flags before the descriptor, so `EBADF` shows
+/// that they are known.
+fn check(flags: libc::c_uint) -> Result<(), Errno> {
+    call(-1, flags).or_else(|errno| if errno == Errno::BADF { Ok(()) } else { Err(errno) })
 }
 
 fn call(pidfd: i32, flags: u32) -> Result<(), Errno> {

@@ -29,6 +29,7 @@ use std::sync::Arc;
 use binder_driver::slab::{Key, Slab, key_types};
 use binder_driver::{Errno, FileToken};
 use headroom_linux::descriptors::KeptFd;
+use headroom_linux::features;
 use headroom_linux::mountinfo::Device;
 use owners::{Exhausted, Owner};
 use rustix::fs::{AtFlags, Statx, StatxFlags, statx};
@@ -171,12 +172,8 @@ pub(crate) fn lacking() -> Option<String> {
             std::env::consts::ARCH
         ));
     }
-    let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
-    let restricted = scope.trim().parse().is_ok_and(|scope: u32| scope > 0);
-    let trace = rustix::thread::CapabilitySet::SYS_PTRACE;
-    let may_trace =
-        rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(trace));
-    (restricted && !may_trace).then(|| {
+    let may_trace = features::has_capability(rustix::thread::CapabilitySet::SYS_PTRACE);
+    (features::ptrace_scope() > 0 && !may_trace).then(|| {
         "no file descriptors in transactions: kernel.yama.ptrace_scope is not 0, and \
          CAP_SYS_PTRACE is missing"
             .into()

@@ -23,6 +23,7 @@ use std::time::{Duration, Instant};
 
 use binder_driver::{Driver, snapshot::Snapshot};
 use headroom_linux::clock::Timer;
+use headroom_linux::features;
 use owners::Uid;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
@@ -232,9 +233,7 @@ impl Server {
     /// Like [`new`](Self::new), but mounts in namespaces of a helper process if this process may
     /// not mount. This process must have one thread.
     pub(crate) fn new_anywhere(config: &Config) -> Result<Self, Error> {
-        if rustix::thread::capabilities(None)
-            .is_ok_and(|sets| sets.effective.contains(rustix::thread::CapabilitySet::SYS_ADMIN))
-        {
+        if features::has_capability(rustix::thread::CapabilitySet::SYS_ADMIN) {
             return Self::new(config);
         }
         let (mount, connection) = Mount::in_helper(&config.mount)?;

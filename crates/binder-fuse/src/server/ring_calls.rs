@@ -17,6 +17,7 @@ use binder_driver::{Caller, Errno, HeldReads, Interrupt, WriteRead};
 use binder_ring::page::{MAX_FILES, Outcome};
 use binder_ring::{Attach, RING_ATTACH, RING_FILES, RING_INTERRUPT, VERSION};
 use binder_uapi::BinderWriteRead;
+use headroom_linux::features;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use zerocopy::{FromBytes, IntoBytes};
@@ -27,7 +28,7 @@ use crate::futex::{self, Waited};
 use crate::interrupt_timer::LoopTimer;
 use crate::open::{CallKey, OpenKey};
 use crate::owner_budgets::coarse_now_ns;
-use crate::rings::{self, NewRing, RingCall, RingKey, RingResult};
+use crate::rings::{NewRing, RingCall, RingKey, RingResult};
 use crate::{Error, identity};
 
 /// Calls after which other events are polled: some hundred microseconds.
@@ -91,7 +92,7 @@ impl Server {
     }
 
     fn attach_ring(&mut self, key: OpenKey, caller: Caller, attach: Attach) -> Result<(), Errno> {
-        if attach.version != VERSION || !rings::are_supported() {
+        if attach.version != VERSION || !features::has_futex_waitv() {
             return Err(Errno::EINVAL);
         }
         let opener = self.host.opens.get(key).map(|open| open.info.pid);

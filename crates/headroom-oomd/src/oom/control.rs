@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use control::oomd::{
-    AccountKind, AccountRef, Explanation, Importance, LimitDetails, LimitLayer, MemberUsage,
-    PendingLimit, RuleMatches, Status, Trigger, UserLimit,
+    AccountKind, AccountRef, ActsOn, Explanation, Importance, LimitDetails, LimitLayer,
+    MemberUsage, PendingLimit, RuleMatches, Status, Trigger, UserLimit,
 };
 use headroom_linux::clock::monotonic_ns;
 use memory_ledger::cgroup::{CgroupAccount, owner_of};
@@ -40,15 +40,21 @@ pub fn status(manager: &OomManager, degraded: &[String]) -> Status {
     degraded.extend(manager.default_limits.degraded());
     degraded.extend(manager.cgroup_limits.degraded());
     degraded.extend(manager.backstop.degraded());
-    if accounts.enforcement() == Enforcement::Observe {
+    let acts_on = if accounts.enforcement() == Enforcement::Observe {
         degraded.push(OBSERVES.to_owned());
-    }
+        ActsOn::Nothing
+    } else if manager.system_monitor.thresholds().is_some() {
+        ActsOn::LimitsAndShortages
+    } else {
+        ActsOn::Limits
+    };
     degraded.extend(manager.system_monitor.degraded());
     Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         protocol: control::PROTOCOL_VERSION,
         pid: std::process::id(),
         notifier: notifier.to_owned(),
+        acts_on,
         attached: !accounts.ledger().accounts().is_empty(),
         limited_users,
         usage_sources: usage_sources(manager),

@@ -53,5 +53,6 @@ fn remove_left_pins(pins: &Path) -> anyhow::Result<bool> {
 #[cfg(not(feature = "bpf"))]
 fn remove_left_pins(pins: &Path) -> anyhow::Result<bool> {
     let pins = pins.display();
-    anyhow::bail!("{pins}: the static headroom cannot use BPF; install the package headroom")
+    let remedy = crate::helpers::programs::Remedy::Install.of("headroom");
+    anyhow::bail!("{pins}: the static headroom cannot use BPF; {remedy}")
 }

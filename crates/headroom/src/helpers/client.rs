@@ -42,7 +42,7 @@ pub fn not_running(name: &str, socket: &Path) -> String {
 }
 
 fn start(name: &str) -> String {
-    format!("Start it: {}", programs::start_command(name))
+    format!("Start it: {}", programs::Remedy::Start.of(name))
 }
 
 /// Replaces each uid of a message by the name of the user. The daemon does not look names up, as

@@ -32,18 +32,15 @@ const NOT_FOUND: u8 = 127;
 /// Path of a program beside this one. The daemons are installed beside `headroom`; no other program
 /// is ever run as root.
 pub fn beside_us(name: &str) -> anyhow::Result<PathBuf> {
-    let us = std::env::current_exe().context("cannot find our own executable")?;
-    let path = us.parent().unwrap_or(Path::new("/")).join(name);
-    let (missing, us) = (path.display(), us.display());
-    #[cfg(feature = "binderd")]
-    ensure!(
-        path.is_file(),
-        "{missing} is missing: the static {us} contains headroom-binderd only; install the package \
-         {name}"
-    );
-    #[cfg(not(feature = "binderd"))]
-    ensure!(path.is_file(), "{missing} is missing: it belongs beside {us}");
+    let path = path_beside_us(name)?;
+    let missing = path.display();
+    ensure!(path.is_file(), "{missing} is missing; {}", Remedy::Install.of(name));
     Ok(path)
+}
+
+fn path_beside_us(name: &str) -> anyhow::Result<PathBuf> {
+    let us = std::env::current_exe().context("cannot find our own executable")?;
+    Ok(us.with_file_name(name))
 }
 
 /// A command that starts the binder daemon.
@@ -74,7 +71,7 @@ pub fn run_binderd_if_named() -> Option<ExitCode> {
     Some(headroom_binderd::main())
 }
 
-/// What the command that starts a daemon depends on.
+/// What remedies depend on.
 #[derive(Clone, Copy, Debug)]
 struct Surroundings {
     /// systemd runs here and has the daemon's unit.
@@ -82,36 +79,60 @@ struct Surroundings {
     /// The daemon's program is beside this one, or a part of it.
     has_program: bool,
     is_root: bool,
+    /// This program was built here with the others: it is neither from a package nor static.
+    is_build: bool,
 }
 
 impl Surroundings {
-    fn of(daemon: &str) -> Self {
-        let unit = format!("{daemon}.service");
-        let is_part = cfg!(feature = "binderd") && daemon == BINDERD;
+    fn of(program: &str) -> Self {
+        let unit = format!("{program}.service");
+        let is_part = cfg!(feature = "binderd") && program == BINDERD;
+        let path = path_beside_us(program).unwrap_or_default();
         Self {
             has_unit: Path::new("/run/systemd/system").is_dir()
                 && UNITS.iter().any(|folder| Path::new(folder).join(&unit).exists()),
-            has_program: is_part || beside_us(daemon).is_ok(),
+            has_program: is_part || path.is_file(),
             is_root: rustix::process::geteuid().is_root(),
+            is_build: !cfg!(feature = "binderd") && !path.starts_with("/usr/bin"),
         }
     }
 }
 
-/// What starts the daemon here, for messages.
-pub fn start_command(daemon: &str) -> String {
-    start_command_in(daemon, Surroundings::of(daemon))
+/// What a user can do about a program of Headroom, for messages.
+#[derive(Clone, Copy, Debug)]
+pub enum Remedy {
+    /// Start a daemon; if it is not there, install it.
+    Start,
+    /// Restart a daemon that runs.
+    Restart,
+    /// Install a program.
+    Install,
 }
 
-fn start_command_in(daemon: &str, here: Surroundings) -> String {
-    let command = match here {
-        Surroundings { has_unit: true, .. } => format!("systemctl start {daemon}"),
-        Surroundings { has_program: true, .. } => {
-            let other = if daemon == BINDERD { "--no-oom" } else { "--no-binder" };
-            format!("headroom up {other}")
-        }
-        Surroundings { .. } => return format!("install the package {daemon}"),
-    };
-    if here.is_root { command } else { command + ", as root" }
+impl Remedy {
+    /// The remedy on this machine.
+    pub fn of(self, program: &str) -> String {
+        self.in_surroundings(program, Surroundings::of(program))
+    }
+
+    fn in_surroundings(self, program: &str, here: Surroundings) -> String {
+        let command = match (self, here.has_unit, here.has_program) {
+            (Self::Start, true, _) => format!("systemctl start {program}"),
+            (Self::Restart, true, _) => format!("systemctl restart {program}"),
+            (Self::Restart, false, _) => format!("end {program} and start it again"),
+            (Self::Start, false, true) => {
+                let other = if program == BINDERD { "--no-oom" } else { "--no-binder" };
+                format!("headroom up {other}")
+            }
+            (Self::Start, false, false) | (Self::Install, ..) if here.is_build => {
+                return format!("build {program} beside headroom with `make`");
+            }
+            (Self::Start, false, false) | (Self::Install, ..) => {
+                return format!("install the package {program}");
+            }
+        };
+        if here.is_root { command } else { command + ", as root" }
+    }
 }
 
 /// Exit code for a command that could not be executed.
@@ -133,35 +154,42 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_surrounding_has_its_command() {
-        let command = |daemon, has_unit, has_program, is_root| {
-            start_command_in(daemon, Surroundings { has_unit, has_program, is_root })
+    fn each_surrounding_has_its_remedies() {
+        const OOMD: &str = "headroom-oomd";
+        let here = |[has_unit, has_program, is_build]: [bool; 3]| Surroundings {
+            has_unit,
+            has_program,
+            is_build,
+            is_root: true,
         };
-        for (daemon, expected) in [
-            (
-                "headroom-oomd",
-                [
-                    "systemctl start headroom-oomd",
-                    "headroom up --no-binder",
-                    "systemctl start headroom-oomd, as root",
-                    "headroom up --no-binder, as root",
-                ],
-            ),
-            (
-                "headroom-binderd",
-                [
-                    "systemctl start headroom-binderd",
-                    "headroom up --no-oom",
-                    "systemctl start headroom-binderd, as root",
-                    "headroom up --no-oom, as root",
-                ],
-            ),
+        let package = "install the package headroom-oomd";
+        let build = "build headroom-oomd beside headroom with `make`";
+        let [start, restart] = ["systemctl start headroom-oomd", "systemctl restart headroom-oomd"];
+        let [up, again] = ["headroom up --no-binder", "end headroom-oomd and start it again"];
+        // A unit, the program, a build: start, restart, install.
+        for (surroundings, expected) in [
+            ([true, true, false], [start, restart, package]),
+            ([true, false, false], [start, restart, package]),
+            ([false, true, false], [up, again, package]),
+            ([false, false, false], [package, again, package]),
+            ([true, true, true], [start, restart, build]),
+            ([true, false, true], [start, restart, build]),
+            ([false, true, true], [up, again, build]),
+            ([false, false, true], [build, again, build]),
         ] {
-            let found = [(true, true), (false, true), (true, false), (false, false)]
-                .map(|(has_unit, is_root)| command(daemon, has_unit, true, is_root));
-            assert_eq!(found, expected);
-            let without = command(daemon, false, false, true);
-            assert_eq!(without, format!("install the package {daemon}"));
+            for is_root in [true, false] {
+                let surroundings = Surroundings { is_root, ..here(surroundings) };
+                let remedies = [Remedy::Start, Remedy::Restart, Remedy::Install]
+                    .map(|remedy| remedy.in_surroundings(OOMD, surroundings));
+                // Installing and building have no hint about root.
+                let has_hint = |text| !is_root && ![package, build].contains(&text);
+                let expected = expected
+                    .map(|text| format!("{text}{}", if has_hint(text) { ", as root" } else { "" }));
+                assert_eq!(remedies, expected, "{surroundings:?}");
+            }
         }
+        let alone = Surroundings { is_root: false, ..here([false, true, false]) };
+        let of_binderd = Remedy::Start.in_surroundings(BINDERD, alone);
+        assert_eq!(of_binderd, "headroom up --no-oom, as root");
     }
 }

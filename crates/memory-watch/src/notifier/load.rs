@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Mutex, Once};
 
+use headroom_linux::features;
 use headroom_linux::machine_memory::ReadError;
 use libbpf_rs::{MapCore, MapFlags, Object, ObjectBuilder, OpenObject, PrintLevel, ProgramInput};
 use zerocopy::FromBytes;
@@ -82,25 +83,11 @@ fn set_capacity(object: &mut OpenObject, capacity: Capacity) -> Result<(), Notif
     Ok(())
 }
 
-/// Checks the kernel's version, since the verifier's message does not name what is missing.
+/// Checks the kernel's version, since the verifier's message does not name what is missing: atomic
+/// instructions that return the old value.
 fn require_atomics() -> Result<(), NotifierError> {
-    /// First kernel with atomic BPF instructions that return the old value.
-    const FIRST: (u32, u32) = (5, 12);
-    let uname = rustix::system::uname();
-    let release = uname.release().to_string_lossy();
-    match version(&release) {
-        Some(version) if version < FIRST => Err(NotifierError::Unsupported(format!(
-            "atomic BPF instructions need Linux {}.{}, and this is {release}",
-            FIRST.0, FIRST.1
-        ))),
-        _ => Ok(()),
-    }
-}
-
-/// The first two numbers of a kernel release.
-fn version(release: &str) -> Option<(u32, u32)> {
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
-    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+    let lacks = |why| format!("atomic BPF instructions need Linux 5.12: {why}");
+    features::since(5, 12).map(drop).map_err(|why| NotifierError::Unsupported(lacks(why)))
 }
 
 /// One more than the highest possible CPU number of this machine.
@@ -177,14 +164,13 @@ fn last_chars(text: &str, count: usize) -> &str {
     (start..text.len()).find_map(|at| text.get(at..)).unwrap_or_default()
 }
 
+/// What libbpf reports goes to the log: it is long, and its remedies are for programmers.
 fn explain(doing: &str, error: libbpf_rs::Error) -> NotifierError {
     let warnings = WARNINGS.lock().map(|mut warnings| std::mem::take(&mut *warnings));
-    let warnings = warnings.unwrap_or_default().join("; ");
-    if warnings.is_empty() {
-        NotifierError::bpf(doing, error)
-    } else {
-        NotifierError::bpf(format!("{doing} ({warnings})"), error)
+    for warning in warnings.unwrap_or_default() {
+        tracing::warn!("{warning}");
     }
+    NotifierError::bpf(doing, error)
 }
 
 /// Maximum number of limited users, members of groups included. The table of uids takes 16 bytes
@@ -292,13 +278,5 @@ mod tests {
             assert_eq!(highest(list), Some(last), "{list}");
         }
         assert_eq!(["", "\n", "0-", "x"].map(highest), [None; 4]);
-    }
-
-    #[test]
-    fn versions_of_kernels_are_ordered_by_number() {
-        assert_eq!(version("5.10.0-32-amd64"), Some((5, 10)));
-        assert!(version("5.9.1") < version("5.10.0-32-amd64"));
-        assert_eq!(version("7.2-rc1"), Some((7, 2)));
-        assert_eq!(version("strange"), None);
     }
 }

@@ -37,6 +37,7 @@ use self::slots::{SharedMap, Slots};
 use self::wire::{Account, Scan, Slot, UidFilter, WireEvent};
 pub use self::wire::{account_of_key, key_of_account};
 use crate::NotifierError;
+use crate::capability::obstacle;
 use crate::watch::{
     Backend, Charge, Charged, Correction, Event, Inherited, Precision, ProcessSample, Reconciled,
     SlotLimit, SpaceState, UnarmedKills, UnlistedSpace, Usage, Watch,
@@ -114,7 +115,10 @@ impl Notifier {
 
     fn load_with(pins: Option<Pins>, capacity: Capacity) -> Result<Self, NotifierError> {
         require_initial_pid_namespace()?;
-        let object = load::notifier(pins.as_ref(), capacity)?;
+        let object = load::notifier(pins.as_ref(), capacity).map_err(|error| match error {
+            NotifierError::Bpf { .. } => obstacle().map_or(error, NotifierError::Unsupported),
+            error => error,
+        })?;
         accounts::require_size(&map(&object, "accounts")?)?;
         let queue = Arc::new(Mutex::new(VecDeque::with_capacity(EVENT_QUEUE)));
         let ring = {
@@ -545,7 +549,8 @@ fn require_initial_pid_namespace() -> Result<(), NotifierError> {
         .map_err(|e| headroom_linux::machine_memory::ReadError::io(path, e))?;
     if namespace.as_os_str() != INITIAL {
         return Err(NotifierError::Unsupported(
-            "we are in a pid namespace of our own, and BPF programs see the initial one".into(),
+            "this process has a pid namespace of its own, and BPF programs see the initial one"
+                .into(),
         ));
     }
     Ok(())

@@ -1,26 +1,31 @@
 //! Checks for `headroom-binderd`.
 
 use std::fs;
-use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::io::Error;
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use headroom_linux::mountinfo::{FUSE_PATH, fuse_remedy};
+use anyhow::ensure;
+use headroom_linux::features::{self, since};
+use headroom_linux::mountinfo::open_fuse;
+use headroom_linux::pidfd;
 use headroom_linux::sched::SchedAttr;
-use rustix::fs::{FileType, Mode, OFlags, open};
-use rustix::io::Errno;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Pid;
+use rustix::thread::CapabilitySet;
 
-use super::{Capability, Check, System};
+use super::{Check, require};
 use crate::commands::preload::{Library, RINGS};
+use crate::commands::run::{profiled_program, remedies};
+use crate::helpers::programs::{self, BINDERD};
 
-const DAEMON: &str = "headroom-binderd";
 /// The component that a check concerns: the machine-wide bus; a private one works without it.
 const SYSTEM_DAEMON: &str = "headroom-binderd for the whole machine (`headroom run` can work)";
-/// Device number of `/dev/fuse`, from devices.txt of the kernel.
-const FUSE_DEVICE: u64 = libc::makedev(10, 229);
+/// Longest wait for a private bus.
+const PATIENCE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 /// Uid of the user `nobody`, which owns no files.
 const NOBODY: u32 = 65534;
 /// Name of the daemon's threads: the kernel keeps 15 bytes.
@@ -29,32 +34,35 @@ const DAEMON_THREAD: &str = "headroom-binder";
 const DEFAULT_LEVEL: u32 = 1;
 
 /// All checks.
-pub fn checks(system: &System) -> Vec<Check> {
+pub fn checks() -> Vec<Check> {
     vec![
-        fuse().needed_by(DAEMON),
+        fuse().needed_by(BINDERD),
         Check::new(
             "cap-sys-admin",
-            system.capabilities.require(Capability::SysAdmin),
+            require("CAP_SYS_ADMIN", CapabilitySet::SYS_ADMIN),
             "the bus cannot be mounted",
             "run the daemon as root; in a container, add the capability",
         )
-        .needed_by(SYSTEM_DAEMON),
+        .needed_by(SYSTEM_DAEMON)
+        .of_root(),
         Check::new(
             "process-vm",
             other_memory(),
             "what clients send cannot be read",
             "run the daemon as root with CAP_SYS_PTRACE and kernel.yama.ptrace_scope below 3",
         )
-        .needed_by(SYSTEM_DAEMON),
+        .needed_by(SYSTEM_DAEMON)
+        .of_root(),
         Check::new(
             "fuse-passthrough",
-            passthrough(system),
+            passthrough(),
             "receive buffers go through the page cache by notify-store: one more copy each",
             "kernel 6.9 or newer, and CAP_SYS_ADMIN",
-        ),
+        )
+        .of_root(),
         Check::new(
             "fuse-direct-mmap",
-            system.since(6, 6),
+            since(6, 6),
             "without fuse-passthrough, read(2) of a device returns the caller's own receive buffer",
             "kernel 6.6 or newer",
         ),
@@ -62,17 +70,17 @@ pub fn checks(system: &System) -> Vec<Check> {
             "user-namespaces",
             user_namespaces(),
             "`headroom run` needs root",
-            "sysctl user.max_user_namespaces=10000 kernel.unprivileged_userns_clone=1 \
-             kernel.apparmor_restrict_unprivileged_userns=0, whichever exist; in a container, a \
-             laxer profile",
+            remedies().trim_start_matches("; ").to_owned(),
         ),
+        private_bus(),
         Check::new(
             "fuse-abort",
-            abort(system),
+            abort(),
             "should the daemon be killed while it is tied up in its own bus, clients hang until \
              the connection is aborted",
             "run the daemon as root, or mount -t fusectl none /sys/fs/fuse/connections",
-        ),
+        )
+        .of_root(),
         Check::new(
             "binder-priority",
             above_the_loop(),
@@ -81,7 +89,7 @@ pub fn checks(system: &System) -> Vec<Check> {
         ),
         Check::new(
             "binder-rings",
-            rings(system),
+            rings(),
             "calls by shared memory are not available: all are requests",
             "kernel 5.16 or newer, and the library beside `headroom` or in ../lib/headroom",
         ),
@@ -109,43 +117,60 @@ pub fn checks(system: &System) -> Vec<Check> {
 }
 
 fn fuse() -> Check {
-    let path = Path::new(FUSE_PATH);
-    let opened = open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
-    describe_fuse(opened.and_then(rustix::fs::fstat).map(|stat| (stat.st_mode, stat.st_rdev)))
+    let opened = open_fuse();
+    let remedy = opened.as_ref().map_or_else(|error| error.remedy(), |_| "");
+    let found = opened.as_ref().map(|_| "/dev/fuse opens".into()).map_err(ToString::to_string);
+    Check::new("fuse", found, "binder devices cannot be served", remedy)
 }
 
-/// Describes the result of opening `/dev/fuse`: mode and device number of the file, or an error.
-fn describe_fuse(opened: Result<(u32, u64), Errno>) -> Check {
-    let is_device = |(mode, device)| {
-        FileType::from_raw_mode(mode) == FileType::CharacterDevice && device == FUSE_DEVICE
-    };
-    let (found, remedy) = match opened {
-        Ok(file) if is_device(file) => (Ok("/dev/fuse opens".into()), ""),
-        Ok(_) => (
-            Err("/dev/fuse is not the FUSE device, but another file".into()),
-            "rm /dev/fuse && mknod -m 666 /dev/fuse c 10 229; in a container, let it have the \
-             device /dev/fuse",
-        ),
-        Err(errno) => (Err(format!("cannot open /dev/fuse: {errno}")), fuse_remedy(errno)),
-    };
-    Check::new("fuse", found, "binder devices cannot be served", remedy)
+/// Runs this program on a private bus. The message of a failure has the remedy after a semicolon.
+fn private_bus() -> Check {
+    let tried = try_private_bus().map_err(|error| format!("{error:#}"));
+    let failure = tried.clone().err().unwrap_or_default();
+    let again = "correct this; `headroom run -- true` tries it again";
+    let (fact, remedy) = failure.split_once("; ").unwrap_or((&failure, again));
+    let found = tried.map(|()| "`headroom run` has run a program".into());
+    let found = found.map_err(|_| fact.to_owned());
+    let check = Check::new("private-bus", found, "`headroom run` fails", remedy.to_owned());
+    // A daemon that is not installed is no feature that the machine lacks.
+    if programs::binderd().is_ok() { check.needed_by("`headroom run`") } else { check.untested() }
+}
+
+fn try_private_bus() -> anyhow::Result<()> {
+    let us = std::env::current_exe()?;
+    let mut run = Command::new(&us);
+    run.args(["run", "--"]).arg(&us).arg("--version");
+    let mut child =
+        run.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
+    let ended = pidfd::open(child.id())?;
+    if poll(&mut [PollFd::new(&ended, PollFlags::IN)], Some(&PATIENCE)) == Ok(0) {
+        child.kill()?;
+    }
+    let done = child.wait_with_output()?;
+    let stderr = String::from_utf8_lossy(&done.stderr);
+    let status = done.status.to_string();
+    // What the daemon reports is the reason of what follows it.
+    let of_daemon = stderr.lines().find(|line| line.starts_with(BINDERD));
+    let line = of_daemon.or(stderr.lines().next_back()).unwrap_or(&status);
+    ensure!(done.status.success(), "{}", line.trim_start_matches("headroom: "));
+    Ok(())
 }
 
 /// Describes the availability of the FUSE control filesystem, with which the connection of a killed
 /// daemon is aborted.
-fn abort(system: &System) -> Result<String, String> {
+fn abort() -> Result<String, String> {
     const FUSE_CTL_SUPER_MAGIC: libc::c_long = 0x6573_5543;
     let connections = rustix::fs::statfs("/sys/fs/fuse/connections");
     if connections.is_ok_and(|found| found.f_type == FUSE_CTL_SUPER_MAGIC) {
         return Ok("the control filesystem of FUSE is mounted".into());
     }
-    let capability = system.capabilities.require(Capability::SysAdmin)?;
+    let capability = require("CAP_SYS_ADMIN", CapabilitySet::SYS_ADMIN)?;
     Ok(format!("the control filesystem of FUSE can be mounted: {capability}"))
 }
 
-fn passthrough(system: &System) -> Result<String, String> {
-    let found = system.since(6, 9)?;
-    let capability = system.capabilities.require(Capability::SysAdmin)?;
+fn passthrough() -> Result<String, String> {
+    let found = since(6, 9)?;
+    let capability = require("CAP_SYS_ADMIN", CapabilitySet::SYS_ADMIN)?;
     Ok(format!("{found}, and {capability}"))
 }
 
@@ -165,24 +190,25 @@ fn other_memory() -> Result<String, String> {
     let remote = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 1 };
     // SAFETY: one local vector of one byte of ours; the remote address is the kernel's to check.
     let got = unsafe { libc::process_vm_readv(pid, &local, 1, &remote, 1, 0) };
-    let error = std::io::Error::last_os_error();
+    let error = Error::last_os_error();
     // Closing its standard input makes the child exit.
     drop(child.stdin.take());
     let _ = child.wait();
     if got >= 0 || error.raw_os_error() == Some(libc::EFAULT) {
         Ok("the memory of another user's process can be read".into())
     } else {
-        Err(format!("the memory of another user's process: {error}{}", yama()))
+        let scope = features::ptrace_scope();
+        Err(format!(
+            "the memory of another user's process: {error} (kernel.yama.ptrace_scope is {scope})"
+        ))
     }
-}
-
-fn yama() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope")
-        .map_or(String::new(), |scope| format!(" (kernel.yama.ptrace_scope is {})", scope.trim()))
 }
 
 /// Mounts a file system in private namespaces, as an ordinary user.
 fn user_namespaces() -> Result<String, String> {
+    if let Ok(Some(program)) = profiled_program() {
+        return Ok(format!("the AppArmor profile of {} permits one", program.display()));
+    }
     let root = rustix::process::geteuid().is_root();
     let mut child = Command::new("/bin/true");
     child.stdin(Stdio::null()).stdout(Stdio::null());
@@ -202,7 +228,7 @@ fn user_namespaces() -> Result<String, String> {
                     libc::MS_REC | libc::MS_PRIVATE,
                     std::ptr::null(),
                 ) == 0;
-            if mounted { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+            if mounted { Ok(()) } else { Err(Error::last_os_error()) }
         });
     }
     let tried =
@@ -215,22 +241,17 @@ fn user_namespaces() -> Result<String, String> {
 }
 
 /// The daemon waits for rings by `futex_waitv`.
-fn rings(system: &System) -> Result<String, String> {
-    let found = system.since(5, 16)?;
+fn rings() -> Result<String, String> {
+    if !features::has_futex_waitv() {
+        return Err("the kernel has no futex_waitv".into());
+    }
     let library = Library::find(RINGS, None).map_err(|error| error.to_string())?;
-    Ok(format!("{found}, and {} is there", library.path().display()))
+    Ok(format!("the kernel has futex_waitv, and {} is there", library.path().display()))
 }
 
 fn thread_pidfd() -> Result<String, String> {
-    let thread = rustix::thread::gettid().as_raw_nonzero().get();
-    // PIDFD_THREAD has the value of O_EXCL (linux/pidfd.h).
-    // SAFETY: plain numbers.
-    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, thread, libc::O_EXCL) };
-    match opened(fd) {
-        Ok(_) => Ok("pidfd_open gives pidfds of threads".into()),
-        Err(Errno::INVAL) => Err("pidfd_open does not know it".into()),
-        Err(errno) => Err(format!("pidfd_open: {errno}")),
-    }
+    let found = features::has_thread_pidfds().then(|| "pidfd_open gives pidfds of threads".into());
+    found.ok_or_else(|| "pidfd_open gives none of threads".into())
 }
 
 /// Requests the pidfd of the other end of a socket pair, which is this process.
@@ -245,30 +266,11 @@ fn peer_pidfd() -> Result<String, String> {
     }
 }
 
-/// Tries to install a filter that does not exist: `EFAULT` if the kernel knows the flags, which it
-/// checks first.
 fn wait_killable() -> Result<String, String> {
-    let flags =
-        libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV;
-    let none = std::ptr::null::<libc::sock_fprog>();
-    // SAFETY: the kernel does not follow the null pointer.
-    let done =
-        unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, none) };
-    match opened(done) {
-        Err(Errno::FAULT) => Ok("signals wait until a held call proceeds".into()),
-        Err(Errno::INVAL) => Err("seccomp does not know it".into()),
-        Ok(_) => Err("seccomp accepts a filter that does not exist".into()),
-        Err(errno) => Err(format!("seccomp: {errno}")),
-    }
-}
-
-/// The file descriptor that a raw system call returned, or its error.
-fn opened(returned: libc::c_long) -> Result<OwnedFd, Errno> {
-    match i32::try_from(returned) {
-        // SAFETY: the kernel has just made this descriptor for us.
-        Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
-        _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
-    }
+    let found = ioctl_trap::check_wait_killable();
+    found.map(|()| "signals wait until a held call proceeds".into()).map_err(|error| {
+        format!("seccomp does not let signals wait until a held call proceeds: {error}")
+    })
 }
 
 /// A thread with a real-time policy.
@@ -322,21 +324,6 @@ fn real_time_threads(proc: &Path) -> Vec<Thread> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_remedy_for_fuse_follows_from_what_is_wrong() {
-        let file = |mode: u32, device| describe_fuse(Ok((mode, device)));
-        assert!(file(libc::S_IFCHR | 0o666, FUSE_DEVICE).present);
-        for (check, found, remedy) in [
-            (file(libc::S_IFREG | 0o666, 0), "another file", "mknod"),
-            (file(libc::S_IFCHR | 0o666, FUSE_DEVICE + 1), "another file", "mknod"),
-            (describe_fuse(Err(Errno::ACCESS)), "Permission denied", "chmod 666"),
-            (describe_fuse(Err(Errno::NOENT)), "No such file", "modprobe fuse"),
-        ] {
-            assert!(!check.present && check.found.contains(found), "{check:?}");
-            assert!(check.remedy.starts_with(remedy) || check.remedy.contains(remedy), "{check:?}");
-        }
-    }
 
     #[test]
     fn a_real_time_thread_is_found_and_kernel_threads_are_not() {

@@ -3,56 +3,50 @@
 use std::path::Path;
 
 use control::configuration::Configuration;
-use memory_watch::capability::{Capability as Feature, probe};
+use headroom_daemon::privileges;
+use headroom_linux::{features, pidfd};
+use memory_watch::Capability;
+use memory_watch::capability::Description;
 use memory_watch::cgroups::Cgroups;
+use rustix::thread::CapabilitySet;
 
-use super::{Capability, Check, System};
+use super::{Check, require};
 use crate::commands::{config, status};
 use crate::helpers::output::count;
+use crate::helpers::programs::beside_us;
 
 const DAEMON: &str = "headroom-oomd";
 
-/// Features with which the daemon watches memory, with the remedy for an operator if one is
-/// missing. None is indispensable: without BPF, `/proc` is read on a timer.
-const WANTED: [(Feature, &str); 11] = [
-    (Feature::CapBpf, "run the daemon as root, or with CAP_BPF"),
-    (Feature::CapPerfmon, "run the daemon as root, or with CAP_PERFMON"),
-    (Feature::KernelTypes, "a kernel with CONFIG_DEBUG_INFO_BTF"),
-    (
-        Feature::Notifier,
-        "kernel 6.1 or newer with BTF and tp_btf/rss_stat; no seccomp filter, lockdown or LSM that \
-         forbids bpf()",
-    ),
-    (Feature::RingBuffer, "kernel 5.8 or newer"),
-    (Feature::TaskIterator, "kernel 5.8 or newer"),
-    (Feature::SendSignalTask, "kernel 6.13 or newer"),
-    (Feature::MemoryOwner, "a kernel with CONFIG_MEMCG"),
-    (Feature::CapSysResource, "give the daemon CAP_SYS_RESOURCE"),
-    (Feature::Pressure, "a kernel with CONFIG_PSI, started with psi=1"),
-    (Feature::PressureTrigger, "kernel 5.2 or newer; run the daemon as root"),
-];
-
 /// All checks.
-pub fn checks(system: &System) -> Vec<Check> {
+pub fn checks() -> Vec<Check> {
     // Reads the configuration at its default path, as the daemon does.
     let read = config::read(None).map_err(|error| format!("{error:#}"));
+    let configuration = Check::new(
+        "configuration",
+        configuration(&read),
+        "the daemon does not start with it; one that runs keeps the one before",
+        "correct the file and the line that is named; `headroom config check` looks again",
+    )
+    .needed_by(DAEMON);
     let own = vec![
-        Check::new("pidfd", pidfd(), "no process can be killed safely", "kernel 5.3 or newer")
+        Check::new("pidfd", pidfd_open(), "no process can be killed safely", "kernel 5.3 or newer")
             .needed_by(DAEMON),
         Check::new(
             "cap-kill",
-            system.capabilities.require(Capability::Kill),
+            require("CAP_KILL", CapabilitySet::KILL),
             "processes of other users cannot be killed",
             "run the daemon as root",
         )
-        .needed_by(DAEMON),
+        .needed_by(DAEMON)
+        .of_root(),
         Check::new(
             "proc",
             proc(),
             "processes of other users are not seen",
             "run the daemon as root; mount /proc with hidepid=0, or with gid= of the daemon",
         )
-        .needed_by(DAEMON),
+        .needed_by(DAEMON)
+        .of_root(),
         Check::new(
             "process-mrelease",
             mrelease(),
@@ -64,14 +58,12 @@ pub fn checks(system: &System) -> Vec<Check> {
             fifo(),
             "the daemon competes for the CPU with those it watches",
             "give the daemon CAP_SYS_NICE; RT bandwidth in its cgroup",
-        ),
-        Check::new(
-            "configuration",
-            configuration(&read),
-            "the daemon does not start with it; one that runs keeps the one before",
-            "correct the file and the line that is named; `headroom config check` looks again",
         )
-        .needed_by(DAEMON),
+        .of_root(),
+        match beside_us(DAEMON) {
+            Ok(_) => configuration.of_root(),
+            Err(_) => configuration.untested(),
+        },
         Check::new(
             "ordinary-users",
             ordinary_users(&read),
@@ -93,20 +85,20 @@ pub fn checks(system: &System) -> Vec<Check> {
         ),
         Check::new(
             "cgroup-kernel-memory",
-            system.since(5, 18),
+            features::since(5, 18),
             "the memory controller is not used for the usage of users: their processes are added \
              up",
             "kernel 5.18 or newer",
         ),
     ];
-    own.into_iter().chain(WANTED.map(watching)).collect()
-}
-
-/// The probe of the library that does the watching.
-fn watching((feature, remedy): (Feature, &'static str)) -> Check {
-    let found = probe(feature).found;
-    let found = found.map(|detail| if detail.is_empty() { "present".into() } else { detail });
-    Check::new(feature.name(), found, feature.lost_without(), remedy)
+    let watching = Capability::ALL.map(|capability| {
+        let Description { name, lost, remedy } = capability.description();
+        let found = capability.probe();
+        let found = found.map(|detail| if detail.is_empty() { "present".into() } else { detail });
+        let check = Check::new(name, found, lost, remedy);
+        if capability.needs_privilege() { check.of_root() } else { check }
+    });
+    own.into_iter().chain(watching).collect()
 }
 
 fn other_daemons() -> Result<String, String> {
@@ -137,12 +129,9 @@ fn ordinary_users(read: &Result<Configuration, String>) -> Result<String, String
     }
 }
 
-fn pidfd() -> Result<String, String> {
-    let us = rustix::process::getpid();
-    match rustix::process::pidfd_open(us, rustix::process::PidfdFlags::empty()) {
-        Ok(_) => Ok("pidfd_open works".into()),
-        Err(errno) => Err(format!("pidfd_open: {errno}")),
-    }
+fn pidfd_open() -> Result<String, String> {
+    let opened = pidfd::open(std::process::id());
+    opened.map(|_| "pidfd_open works".into()).map_err(|error| format!("pidfd_open: {error}"))
 }
 
 /// With hidepid, a process without permission does not see the folders of other users' processes.
@@ -162,30 +151,16 @@ fn proc() -> Result<String, String> {
     }
 }
 
-/// Without a pidfd the call fails before it has an effect; the errno shows whether it is
-/// implemented.
 fn mrelease() -> Result<String, String> {
-    // SAFETY: plain numbers.
-    let rc = unsafe { libc::syscall(libc::SYS_process_mrelease, -1, 0) };
-    let error = std::io::Error::last_os_error();
-    if rc == -1 && error.raw_os_error() == Some(libc::EBADF) {
-        Ok("the kernel has it".into())
-    } else {
-        Err(error.to_string())
-    }
+    let found = reclaim::check_mrelease();
+    found.map(|()| "the kernel has it".into()).map_err(|errno| errno.to_string())
 }
 
-/// Tries it on the calling thread, and restores the old policy.
+/// Tries it on a thread of its own.
 fn fifo() -> Result<String, String> {
-    let fifo = libc::sched_param { sched_priority: 1 };
-    let other = libc::sched_param { sched_priority: 0 };
-    // SAFETY: 0 is the calling thread, and the parameter is ours.
-    if unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &fifo) } != 0 {
-        return Err(std::io::Error::last_os_error().to_string());
-    }
-    // SAFETY: as above. Returning to the old policy is always allowed.
-    unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &other) };
-    Ok("a thread can be made SCHED_FIFO".into())
+    let set = std::thread::spawn(|| privileges::set_realtime(1)).join();
+    let set = set.map_err(|_| "the thread has panicked".to_owned())?;
+    set.map(|()| "a thread can be made SCHED_FIFO".into()).map_err(|error| error.to_string())
 }
 
 /// Describes the cgroup hierarchy. Limits of users do not need one.

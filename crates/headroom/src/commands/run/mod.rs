@@ -25,6 +25,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+pub use namespaces::{profiled_program, remedies};
 pub use private_dev::BUS;
 
 use anyhow::Context;

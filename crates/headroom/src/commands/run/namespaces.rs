@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, anyhow};
+use headroom_linux::features::has_capability;
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use rustix::thread::CapabilitySet;
 
@@ -40,13 +41,18 @@ pub fn enter_profile() -> anyhow::Result<()> {
     if is_capable() {
         return Ok(());
     }
-    let us = std::env::current_exe().context("cannot find our own executable")?;
-    let restriction = std::fs::read_to_string(RESTRICTION).unwrap_or_default();
-    let Some(program) = confined_program(&restriction, &us) else { return Ok(()) };
+    let Some(program) = profiled_program()? else { return Ok(()) };
     let arguments: Vec<OsString> = std::env::args_os().collect();
     let name = arguments.first().cloned().unwrap_or_else(|| "headroom".into());
     let error = Command::new(&program).arg0(name).args(arguments.iter().skip(1)).exec();
     Err(anyhow!("cannot execute {}: {error}", program.display()))
+}
+
+/// The name of this program that has a profile, if user namespaces require one here.
+pub fn profiled_program() -> anyhow::Result<Option<PathBuf>> {
+    let us = std::env::current_exe().context("cannot find our own executable")?;
+    let restriction = std::fs::read_to_string(RESTRICTION).unwrap_or_default();
+    Ok(confined_program(&restriction, &us))
 }
 
 /// The program to execute in place of `us`; `None`: no profile is needed, in force, or installed.
@@ -95,8 +101,7 @@ fn enter_mount_namespace() -> anyhow::Result<bool> {
 
 /// Whether this process needs no user namespace.
 fn is_capable() -> bool {
-    rustix::thread::capabilities(None)
-        .is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_PTRACE))
+    has_capability(CapabilitySet::SYS_PTRACE)
 }
 
 /// Mounts /proc for the pid namespace that this process is in.
@@ -127,12 +132,15 @@ fn enter_user_namespace() -> anyhow::Result<()> {
 }
 
 fn refused(what: &str, error: &io::Error) -> anyhow::Error {
-    let read =
-        |name: &str| std::fs::read_to_string(format!("/proc/sys/{}", name.replace('.', "/"))).ok();
-    anyhow!("the kernel refuses {what}: {error}{}", reasons(read))
+    anyhow!("the kernel refuses {what}: {error}{}", remedies())
 }
 
-/// Reasons why user namespaces may be refused, and remedies, as far as the settings show them.
+/// Reasons why user namespaces may be refused here, and remedies; each after a semicolon.
+pub fn remedies() -> String {
+    reasons(|name| std::fs::read_to_string(format!("/proc/sys/{}", name.replace('.', "/"))).ok())
+}
+
+/// [`remedies`], as far as the settings show them.
 fn reasons(setting: impl Fn(&str) -> Option<String>) -> String {
     let mut text = String::new();
     for (name, forbids, allows) in SETTINGS {

@@ -358,7 +358,6 @@ fn limit_request(account: AccountRef, size: &str) -> Result<Request, String> {
 
 #[cfg(test)]
 pub mod tests {
-    use std::collections::BTreeMap;
     use std::time::Instant;
 
     use control::Uid;
@@ -395,14 +394,8 @@ pub mod tests {
                 notifier: "bpf".into(),
                 attached: true,
                 limited_users: users.len() as u32,
-                limited_cgroups: 0,
-                usage_sources: BTreeMap::new(),
                 kills: 3,
-                given_back_bytes: 0,
-                leaseholders: 0,
-                refused: 0,
-                rules: Vec::new(),
-                degraded: Vec::new(),
+                ..Default::default()
             },
             limits: users.iter().map(limit).collect(),
             decisions: Vec::new(),
