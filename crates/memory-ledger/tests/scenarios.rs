@@ -133,6 +133,18 @@ fn each_situation_has_its_victims() {
 }
 
 #[test]
+fn the_cause_of_a_single_victim_is_its_rule_its_growth_or_its_size() {
+    let cause = |preference, grown| {
+        let victim = Process { preference, ..process(70, 50, 80, grown) };
+        choose_among(&[victim], 1).cause
+    };
+    assert_eq!(cause(KillPreference::Ordinary, 9), Cause::Largest, "less than an eighth");
+    assert_eq!(cause(KillPreference::Ordinary, 10), Cause::Growing);
+    assert_eq!(cause(KillPreference::Prefer, 10), Cause::Preferred);
+    assert_eq!(cause(KillPreference::Avoid, 10), Cause::LastResort);
+}
+
+#[test]
 fn memory_that_all_sessions_of_a_database_share_selects_none_of_them() {
     let session = |pid, mib, shared_mib: u64| {
         let shared_bytes = shared_mib * MIB;
