@@ -359,7 +359,7 @@ fn a_process_whose_end_would_not_help_is_left_alone() {
     assert_eq!(choice.runner_up.map(|next| next.id.pid), Some(119), "a part of 40 MiB");
     let apart: Vec<Process> = (0..40).map(|n| other(process(80 + n, 1, 1, 0))).collect();
     assert!(choose(&scope(30, 30), &apart, &[]).is_ok());
-    let one_large = [apart, vec![other(process(60, 1, 40, 0))]].concat();
+    let one_large = [apart, vec![other(process(60, 1, 30, 0))]].concat();
     let choice = choose(&scope(30, 30), &one_large, &[]).unwrap();
     assert_eq!((choice.victim.id.pid, choice.runner_up), (60, None));
 }
