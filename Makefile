@@ -6,6 +6,7 @@
 # make lab    measures everything, also in virtual machines: kernels, other daemons (an hour or more)
 # make slice  the part of it that every change must pass (minutes)
 # make fuzz   runs the simulator and the fuzz targets for MINUTES (60), from where it ended before
+# make mutants  changes the cores at one place at a time (FILES, or those that differ from main); a test must notice each
 # make lint   formatting, clippy, licences, shell scripts
 # make install  installs what was built: PREFIX=/usr/local, DESTDIR= (for packages)
 # make uninstall  removes what it installed
@@ -20,7 +21,7 @@
 # make publish-check  packages the crates that can be published and builds each from its package; uploads nothing
 # make clean  removes everything that was built
 
-.PHONY: all run install test demo bench lab slice fuzz lint clean install uninstall deb test-deb static test-static test-containers test-recipes publish-check setup setup-arm64 setup-lint setup-test setup-deb setup-static setup-static-test setup-containers-test setup-recipes-test build
+.PHONY: all run install test demo bench lab slice fuzz mutants lint clean install uninstall deb test-deb static test-static test-containers test-recipes publish-check setup setup-arm64 setup-lint setup-mutants setup-test setup-deb setup-static setup-static-test setup-containers-test setup-recipes-test build
 
 target := $(or $(CARGO_TARGET_DIR),target)
 setup_target := $(if $(filter aarch64-%,$(TARGET)),setup-arm64)
@@ -42,7 +43,7 @@ run: setup
 build: setup $(setup_target)
 	@scripts/build $(if $(TARGET),--target $(TARGET)) --release
 
-setup setup-arm64 setup-lint setup-test setup-deb setup-static setup-static-test setup-containers-test setup-recipes-test:
+setup setup-arm64 setup-lint setup-mutants setup-test setup-deb setup-static setup-static-test setup-containers-test setup-recipes-test:
 	@scripts/setup $(patsubst setup-%,%,$(filter setup-%,$@))
 
 test: setup-test
@@ -69,6 +70,9 @@ slice: setup
 
 fuzz: setup
 	scripts/fuzz --minutes $(or $(MINUTES),60)
+
+mutants: setup-mutants
+	scripts/mutants $(FILES)
 
 lint: setup-lint
 	cargo fmt --all --check

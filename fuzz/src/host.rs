@@ -140,3 +140,25 @@ impl Scheduler for FuzzHost {
 
     fn restore_priority(&mut self, _: u32, _: Priority) {}
 }
+
+#[cfg(test)]
+#[path = "../../tests/contracts/host.rs"]
+mod contract;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_host_of_the_fuzz_targets_fulfils_the_contract() {
+        let mut driver = Driver::new();
+        let context = driver.add_context("binder");
+        let opener = Opener { pid: 3, euid: Uid(1000), owner: Owner::User(Uid(1000)) };
+        let process = driver.open(context, opener).unwrap();
+        let mut host = FuzzHost::new(&[]);
+        let caller = Caller { process, tid: 3, euid: Uid(1000) };
+        let client = contract::Client { caller, memory: ROOM, open_fd: 0, closed_fd: 6 };
+        contract::check_client(&mut host, &client);
+        contract::check_mapping(&mut host, process, |_| None);
+    }
+}

@@ -412,6 +412,19 @@ mod tests {
     }
 
     #[test]
+    fn numbers_and_keys_are_the_same_for_odd_generations_only() {
+        let mut slab: Slab<Id, u8> = Slab::default();
+        let keys = [slab.insert(1), slab.insert(2)];
+        for key in keys {
+            assert!(!key.is_null());
+            assert_eq!(Id::from_number(key.number()), key);
+        }
+        assert_eq!(keys.map(Id::number), [1 << 32, 1 << 32 | 1]);
+        assert!(Id::NULL.is_null() && Id::default().is_null());
+        assert_eq!([0, 7, 2 << 32, 2 << 32 | 1].map(Id::from_number), [Id::NULL; 4]);
+    }
+
+    #[test]
     fn a_stale_key_returns_nothing_although_its_index_is_taken_again() {
         let mut slab: Slab<Id, u8> = Slab::default();
         let first = slab.insert(1);

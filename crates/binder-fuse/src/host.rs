@@ -590,3 +590,37 @@ impl Files for ClientHost {
         self.closes.entry(caller.tid).or_default().extend_from_slice(fds);
     }
 }
+
+#[cfg(test)]
+#[path = "../../../tests/contracts/host.rs"]
+mod contract;
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::{AsRawFd, OwnedFd};
+
+    use super::*;
+    use crate::channel::Channel;
+
+    #[test]
+    fn the_host_of_real_clients_fulfils_the_contract() {
+        // No request arrives: the client is this thread, without an open of a device.
+        let channel = Channel::from_device(std::fs::File::open("/dev/null").unwrap().into());
+        let pages = Arc::new(PageServer::new(Arc::new(channel)).unwrap());
+        let mut host = ClientHost::new(pages, Device { major: 0, minor: 0 });
+        let tid = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+        let euid = Uid(rustix::process::geteuid().as_raw());
+        let caller = Caller { process: ProcessId::default(), tid, euid };
+        let room = std::cell::UnsafeCell::new([0_u8; 64]);
+        let file: OwnedFd = std::fs::File::open("/proc/self/maps").unwrap().into();
+        let client = contract::Client {
+            caller,
+            memory: room.get() as u64,
+            open_fd: file.as_raw_fd() as u32,
+            closed_fd: u32::MAX,
+        };
+        contract::check_client(&mut host, &client);
+        assert_eq!(host.mapping(caller.process), Ok(None), "it has no open");
+        assert!(!host.has_address_space(caller.process));
+    }
+}

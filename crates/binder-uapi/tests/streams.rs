@@ -233,6 +233,63 @@ const COMMANDS: [u32; 22] = [
     BC_FREEZE_NOTIFICATION_DONE,
 ];
 
+/// Expected result of reading a stream: the ends of its whole commands, then the error if any.
+fn expected(bytes: &[u8]) -> (Vec<usize>, Option<StreamError>) {
+    let (mut ends, mut at) = (Vec::new(), 0);
+    while at < bytes.len() {
+        let have = bytes.len() - at;
+        let Some(word) = bytes[at..].first_chunk() else {
+            return (ends, Some(StreamError::Truncated { at, command: 0, need: 4, have }));
+        };
+        let command = u32::from_ne_bytes(*word);
+        if !COMMANDS.contains(&command) {
+            return (ends, Some(StreamError::Unknown { at, command }));
+        }
+        let need = 4 + payload_len(command);
+        if have < need {
+            return (ends, Some(StreamError::Truncated { at, command, need, have }));
+        }
+        at += need;
+        ends.push(at);
+    }
+    (ends, None)
+}
+
+/// Each sequence of up to three commands, known or not, cut at each byte of the last one.
+#[test]
+fn all_short_streams_are_read_up_to_the_first_error() {
+    // Words that differ from a known one in its number, the size of its payload or its type.
+    let unknown = [0, BC_ENTER_LOOPER + 0x40, BC_FREE_BUFFER + (4 << 16), BR_NOOP];
+    let words = [&COMMANDS[..], &unknown].concat();
+    let mut streams = vec![Vec::new()];
+    for _ in 0..3 {
+        let mut longer = Vec::new();
+        for stream in &streams {
+            for &word in &words {
+                let mut bytes: Vec<u8> = [stream, &word.to_ne_bytes()[..]].concat();
+                // No part of a payload is a known word.
+                bytes.resize(bytes.len() + payload_len(word), 0xff);
+                for end in stream.len() + 1..=bytes.len() {
+                    let mut reader = CommandReader::new(&bytes[..end]);
+                    let (ends, error) = expected(&bytes[..end]);
+                    for end in &ends {
+                        assert!(matches!(reader.next(), Some(Ok(_))), "{bytes:02x?}");
+                        assert_eq!(reader.consumed(), *end);
+                    }
+                    assert_eq!(reader.next(), error.map(Err), "{:02x?}", &bytes[..end]);
+                    assert_eq!(reader.next(), None);
+                    assert_eq!(reader.consumed(), ends.last().copied().unwrap_or(0));
+                }
+                if !unknown.contains(&word) {
+                    longer.push(bytes);
+                }
+            }
+        }
+        streams = longer;
+    }
+    assert_eq!(streams.len(), COMMANDS.len().pow(3));
+}
+
 #[test]
 fn every_command_word_encodes_the_length_of_its_payload() {
     for word in COMMANDS {

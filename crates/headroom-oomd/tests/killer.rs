@@ -1,6 +1,8 @@
 //! The OOM manager with real processes and a watch that the test controls. A separate test program,
 //! since it replaces the allocator to count allocations.
 
+#[path = "../../../tests/contracts/watch.rs"]
+mod contract;
 mod support;
 
 use std::io::IoSliceMut;
@@ -107,7 +109,7 @@ impl Watch for FakeWatch {
 
     fn charged(&self, process: &ProcessSample) -> Result<Option<Charged>, NotifierError> {
         let state = self.state();
-        let found = state.samples.iter().find(|sample| sample.tgid == process.tgid);
+        let found = state.samples.iter().find(|sample| sample.id() == process.id());
         Ok(found.map(|sample| Charged {
             account: sample.uid.into(),
             pages: sample.counted_pages(Count::default()),
@@ -129,7 +131,7 @@ impl Watch for FakeWatch {
     fn release_latch(&mut self, _: AccountId) {
         let mut state = self.state();
         state.releases += 1;
-        state.usage.latched = false;
+        (state.usage.latched, state.usage.dying_pages) = (false, 0);
     }
 
     fn events_fd(&self) -> BorrowedFd<'_> {
@@ -271,6 +273,19 @@ impl Bench {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
+}
+
+#[test]
+fn the_watch_of_these_tests_fulfils_the_contract() {
+    let sample = |tgid| ProcessSample { tgid, uid: UID, anon_pages: 5, ..Default::default() };
+    let samples = vec![sample(10), sample(20)];
+    let member = samples[1].id();
+    let usage = Usage { pages: 10, ..Usage::default() };
+    let state = Arc::new(Mutex::new(State { samples, usage, ..State::default() }));
+    let fd = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+    let mut watch = FakeWatch { state, fd };
+    contract::check_latch(&mut watch, ACCOUNT, member);
+    contract::check_charge(&mut watch, ACCOUNT, member);
 }
 
 #[test]

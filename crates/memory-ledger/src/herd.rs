@@ -247,6 +247,199 @@ mod tests {
         cull(&worst.herd, &worst.members, need_bytes)
     }
 
+    /// A process of 16 MiB in one group with all others, started at the time `pid`.
+    fn idle(pid: u32) -> Process {
+        Process {
+            id: ProcessId { pid, start_time: pid.into() },
+            group: 7,
+            rss_bytes: 16 << 20,
+            ..Process::of(Uid(1000))
+        }
+    }
+
+    fn growing(pid: u32) -> Process {
+        Process { grown_bytes: 8 << 20, ..idle(pid) }
+    }
+
+    fn newborn(pid: u32) -> Process {
+        Process { newborn: true, ..idle(pid) }
+    }
+
+    /// A family of which the first `new` are newborn and the others are idle.
+    fn family(new: u32, all: u32) -> Vec<Process> {
+        (1..=all).map(|pid| if pid <= new { newborn(pid) } else { idle(pid) }).collect()
+    }
+
+    fn herd_of(candidates: &[Process]) -> Option<Herd> {
+        worst_herd(candidates, Bombs::AfterKills).map(|worst| worst.herd)
+    }
+
+    fn is_bomb(candidates: &[Process], bombs: Bombs) -> bool {
+        worst_herd(candidates, bombs).is_some_and(|worst| worst.herd.bomb)
+    }
+
+    #[test]
+    fn three_growing_processes_are_a_herd_and_two_are_none() {
+        let grown = |count| (1..=count).map(growing).chain([idle(50)]).collect::<Vec<_>>();
+        assert_eq!(herd_of(&grown(2)), None);
+        for members in [3, 4] {
+            let herd = herd_of(&grown(members)).expect("it grows");
+            let bytes = u64::from(members) << 20;
+            let expected = Herd {
+                oldest_pid: 1,
+                members,
+                bytes: 16 * bytes,
+                grown_bytes: 8 * bytes,
+                born: 0,
+                killed_kin: 0,
+                killed_newborns: 0,
+                bomb: false,
+            };
+            assert_eq!(herd, expected);
+        }
+    }
+
+    #[test]
+    fn sixteen_births_of_more_than_half_a_family_are_a_bomb_at_once() {
+        let is_bomb = |new, all| is_bomb(&family(new, all), Bombs::AtOnce);
+        assert_eq!([15, 16, 17].map(|new| is_bomb(new, new)), [false, true, true]);
+        assert_eq!([31, 32].map(|all| is_bomb(16, all)), [true, false]);
+        assert_eq!([33, 34].map(|all| is_bomb(17, all)), [true, false]);
+        assert_eq!(herd_of(&family(16, 16)), None, "none was killed, and none grows");
+        let worst = worst_herd(&family(16, 31), Bombs::AtOnce).expect("a bomb");
+        assert_eq!(worst.herd.members, 16, "the idle ones take no part");
+    }
+
+    #[test]
+    fn killed_newborns_count_as_births_and_as_members_of_the_family() {
+        let killed = |killed, new, all| {
+            let mut candidates = family(new, all);
+            (candidates[0].killed_newborns, candidates[0].killed_kin) = (killed - 1, killed);
+            candidates[1].killed_newborns = 1;
+            is_bomb(&candidates, Bombs::AfterKills)
+        };
+        assert_eq!(
+            [(3, 13), (4, 12), (5, 12), (5, 11)].map(|(k, new)| killed(k, new, new)),
+            [false, true, true, true]
+        );
+        assert!(!killed(4, 11, 11), "15 births");
+        assert_eq!([27, 28].map(|all| killed(4, 12, all)), [true, false], "16 of 31, 16 of 32");
+        let mut candidates = family(12, 12);
+        (candidates[0].killed_newborns, candidates[0].killed_kin) = (4, 6);
+        candidates[1].killed_kin = 1;
+        let herd = herd_of(&candidates).expect("a bomb");
+        assert_eq!((herd.born, herd.killed_newborns, herd.killed_kin), (12, 4, 7));
+        assert_eq!((herd.members, herd.bomb), (12, true));
+    }
+
+    #[test]
+    fn protected_processes_and_shells_alone_in_their_group_are_no_members() {
+        let members = |change: fn(&mut Process)| {
+            let mut candidates = family(20, 20);
+            change(&mut candidates[4]);
+            worst_herd(&candidates, Bombs::AtOnce).expect("a bomb").herd.members
+        };
+        assert_eq!(members(|_| {}), 20);
+        assert_eq!(members(|it| it.preference = KillPreference::Prefer), 20);
+        assert_eq!(members(|it| it.preference = KillPreference::Avoid), 19);
+        assert_eq!(members(|it| it.within_lease = true), 19);
+        assert_eq!(members(|it| it.session_leader = true), 20, "others are in its group");
+        assert_eq!(members(|it| (it.group, it.parent_pid) = (5, 2)), 20);
+        let shell = |it: &mut Process| (it.session_leader, it.group, it.parent_pid) = (true, 5, 2);
+        assert_eq!(members(shell), 19);
+    }
+
+    #[test]
+    fn members_are_the_worst_first_and_the_highest_score_is_the_worst_herd() {
+        let mut candidates: Vec<Process> = (1..=4).map(growing).collect();
+        candidates[2].grown_bytes *= 2;
+        let of = |group, first: u32| {
+            (0..3).map(move |n| Process { group, ..growing(first + n) }).collect::<Vec<_>>()
+        };
+        let all = [of(8, 21), candidates, of(9, 31)].concat();
+        let worst = worst_herd(&all, Bombs::AfterKills).expect("they grow");
+        let pids: Vec<u32> = worst.members.iter().map(|member| member.id.pid).collect();
+        assert_eq!(pids, [3, 4, 2, 1]);
+        assert_eq!(worst.score, worst.members.iter().map(score).sum::<u64>());
+        assert_eq!(worst.herd.oldest_pid, 1);
+        let equal = [of(9, 31), of(8, 21)].concat();
+        assert_eq!(herd_of(&equal).map(|herd| herd.oldest_pid), Some(31));
+        // Of one start, the lower pid is the older one.
+        let at_once: Vec<Process> = (1..=3)
+            .map(|pid| Process { id: ProcessId { pid, start_time: 5 }, ..growing(pid) })
+            .collect();
+        assert_eq!(herd_of(&at_once).map(|herd| herd.oldest_pid), Some(1));
+    }
+
+    /// The first of its name, its old child that has 16 growing new children, and idle processes:
+    /// `all` in total.
+    fn slow_bomb(all: u32) -> Vec<Process> {
+        let child = |pid| match pid {
+            2 => Process { parent_pid: 1, ..idle(pid) },
+            3..19 => Process { parent_pid: 2, newborn: true, ..growing(pid) },
+            _ => idle(pid),
+        };
+        (1..=all).map(child).collect()
+    }
+
+    #[test]
+    fn old_processes_that_fork_count_as_a_part_of_the_bomb() {
+        let worst = worst_herd(&slow_bomb(33), Bombs::AtOnce).expect("17 of 33");
+        assert_eq!((worst.herd.bomb, worst.herd.members, worst.older.len()), (true, 17, 0));
+        assert!(!is_bomb(&slow_bomb(34), Bombs::AtOnce), "17 of 34");
+    }
+
+    #[test]
+    fn old_processes_that_fork_are_the_older_ones_of_a_herd() {
+        let older = |candidates: &[Process]| {
+            let worst = worst_herd(candidates, Bombs::AfterKills).expect("16 grow");
+            assert_eq!((worst.herd.bomb, worst.herd.members), (false, 16));
+            worst.older.iter().map(|process| process.id.pid).collect::<Vec<u32>>()
+        };
+        let mut candidates = slow_bomb(20);
+        assert_eq!(older(&candidates), [2]);
+        (candidates[1].session_leader, candidates[1].group) = (true, 2);
+        candidates.iter_mut().skip(2).for_each(|child| child.group = 8);
+        assert_eq!(older(&candidates), [0; 0], "a shell");
+    }
+
+    #[test]
+    fn older_processes_die_only_if_all_members_do() {
+        let members: Vec<Process> = (1..=3).map(growing).collect();
+        let herd = herd_of(&members).expect("it grows");
+        let worst = WorstHerd { herd, score: 1, members, older: vec![idle(9)] };
+        let pids = |count| {
+            worst.clone().first(count).iter().map(|process| process.id.pid).collect::<Vec<u32>>()
+        };
+        assert_eq!([0, 2].map(pids), [vec![], vec![1, 2]]);
+        assert_eq!([3, 4].map(pids), [[1, 2, 3, 9]; 2]);
+    }
+
+    /// Pids of the older members of a family of (pid, parent) of one name, the `old` ones of which
+    /// are not new.
+    fn older_of(pairs: &[(u32, u32)], old: &[u32]) -> Vec<u32> {
+        let process = |&(pid, parent_pid): &(u32, u32)| Process {
+            parent_pid,
+            newborn: !old.contains(&pid),
+            ..idle(pid)
+        };
+        let all: Vec<Process> = pairs.iter().map(process).collect();
+        let family: Vec<(usize, &Process)> = all.iter().map(|process| (0, process)).collect();
+        older_members(&family).into_iter().collect()
+    }
+
+    #[test]
+    fn older_members_fork_as_the_new_ones_do() {
+        // 1 is the first of its name and has the child 2, which has two new children.
+        assert_eq!(older_of(&[(1, 0), (2, 1), (3, 2), (4, 2)], &[1, 2]), [2, 3, 4]);
+        assert_eq!(older_of(&[(1, 0), (2, 1), (3, 2)], &[1, 2]), [0; 0], "one child");
+        assert_eq!(older_of(&[(1, 0), (2, 1), (3, 2), (4, 2)], &[1, 2, 3]), [0; 0], "one is new");
+        // The first of its name, with two children that have children themselves, or with one.
+        let two = [(1, 0), (2, 1), (3, 1), (4, 2), (5, 3)];
+        assert_eq!(older_of(&two, &[1]), [1, 2, 3, 4, 5]);
+        assert_eq!(older_of(&two[..4], &[1]), [0; 0]);
+    }
+
     #[test]
     fn a_herd_that_doubled_since_the_mark_dies_whole_however_old_that_is() {
         // Growth within half a window: it would be as large in the other half.

@@ -101,7 +101,9 @@ mod tests {
 
     fn rate(most: u32, within_ms: u64) -> KillRate {
         let mut rate = KillRate::default();
-        rate.set_limit(RateLimit { most, within_ms });
+        let limit = RateLimit { most, within_ms };
+        rate.set_limit(limit);
+        assert_eq!(rate.limit(), limit);
         rate
     }
 

@@ -133,6 +133,18 @@ fn each_situation_has_its_victims() {
 }
 
 #[test]
+fn the_cause_of_a_single_victim_is_its_rule_its_growth_or_its_size() {
+    let cause = |preference, grown| {
+        let victim = Process { preference, ..process(70, 50, 80, grown) };
+        choose_among(&[victim], 1).cause
+    };
+    assert_eq!(cause(KillPreference::Ordinary, 9), Cause::Largest, "less than an eighth");
+    assert_eq!(cause(KillPreference::Ordinary, 10), Cause::Growing);
+    assert_eq!(cause(KillPreference::Prefer, 10), Cause::Preferred);
+    assert_eq!(cause(KillPreference::Avoid, 10), Cause::LastResort);
+}
+
+#[test]
 fn memory_that_all_sessions_of_a_database_share_selects_none_of_them() {
     let session = |pid, mib, shared_mib: u64| {
         let shared_bytes = shared_mib * MIB;
@@ -337,12 +349,17 @@ fn a_process_whose_end_would_not_help_is_left_alone() {
     let cannot = |candidates, bytes| Err(NoVictim::CannotCover { candidates, bytes: bytes * MIB });
     assert_eq!(choose(&scope(2, 50), &[large, small], &[]), cannot(2, 41));
     assert_eq!(choose(&scope(2, 1), &[small], &[]), cannot(1, 1));
+    assert!(choose(&scope(2, 41), &[large, small], &[]).is_ok(), "all of it covers the need");
+    assert_eq!(choose(&scope(0, 42), &[large, small], &[]), cannot(2, 41));
+    assert_eq!(choose(&scope(0, 30), &[], &[]), Err(NoVictim::NoProcess));
     // Many small processes are not exempt: of one family, or of a user that has no others.
     let family: Vec<Process> = (0..40).map(|n| of_group(80, process(80 + n, 1, 1, 0))).collect();
     assert!(choose(&scope(30, 30), &family, &[]).is_ok());
+    let choice = choose(&scope(30, 30), &[&family[..], &[large]].concat(), &[]).unwrap();
+    assert_eq!(choice.runner_up.map(|next| next.id.pid), Some(119), "a part of 40 MiB");
     let apart: Vec<Process> = (0..40).map(|n| other(process(80 + n, 1, 1, 0))).collect();
     assert!(choose(&scope(30, 30), &apart, &[]).is_ok());
-    let one_large = [apart, vec![other(process(60, 1, 40, 0))]].concat();
+    let one_large = [apart, vec![other(process(60, 1, 30, 0))]].concat();
     let choice = choose(&scope(30, 30), &one_large, &[]).unwrap();
     assert_eq!((choice.victim.id.pid, choice.runner_up), (60, None));
 }

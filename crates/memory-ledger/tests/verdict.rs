@@ -3,8 +3,8 @@
 mod support;
 
 use memory_ledger::{
-    AccountId, Action, Comm, Groups, KillPreference, Limit, NoVictim, Process, ProcessId, Reading,
-    Requester, Source, Uid,
+    AccountId, Action, Cause, Comm, Groups, Herd, KillPreference, Limit, NoVictim, Process,
+    ProcessId, Reading, Requester, Source, Uid,
 };
 use support::{Engine, Verdict};
 
@@ -207,4 +207,25 @@ fn the_worst_process_of_a_group_dies_for_any_member() {
         [of_group(process(10, ALICE, 50)), of_group(process(11, BOB, 70)), process(12, CAROL, 500)];
     assert_eq!(victim(engine.decide(account, &processes, &[])), Some(11));
     assert_eq!(victim(engine.decide(account, &processes, &[11])), Some(10));
+}
+
+#[test]
+fn the_cause_of_a_herd_states_its_size_and_the_kills_before() {
+    let herd = Herd {
+        oldest_pid: 7,
+        members: 20,
+        bytes: 60 << 20,
+        grown_bytes: 8 << 20,
+        born: 18,
+        killed_kin: 4,
+        killed_newborns: 3,
+        bomb: false,
+    };
+    let text = |herd| Cause::Herd(herd).to_string();
+    let family = "20 processes of one family (oldest: pid 7)";
+    assert_eq!(text(herd), format!("herd: {family} have 60 MiB and took 8 of them just now"));
+    let bomb = Herd { bomb: true, ..herd };
+    let first = "fork bomb: a family of 20 processes (oldest: pid 7), 18 of them new, has 60 MiB";
+    assert_eq!(text(bomb), format!("{first}; 3 more were new, and killed just before"));
+    assert_eq!(text(Herd { killed_newborns: 0, ..bomb }), first);
 }

@@ -1,5 +1,7 @@
 //! The fallback that reads `/proc` on a timer.
 
+#[path = "../../../tests/contracts/watch.rs"]
+mod contract;
 mod support;
 
 use memory_ledger::{Count, Uid};
@@ -44,6 +46,35 @@ fn polling_reports_both_crossings_without_kills() {
     assert_eq!(poller.usage(uid.into()).unwrap().pages, 0);
     poller.clear_limit(uid.into()).unwrap();
     assert!(poller.usage(uid.into()).is_none());
+}
+
+/// Checks what every watch does, with a process of a user of its own.
+fn check_contract(watch: &mut dyn Watch, uid: Uid) {
+    contract::check_limits(watch, uid.into());
+    let mut hog = Hog::start(uid);
+    hog.execute("touch 300");
+    let far_away = SlotLimit { soft_pages: support::FAR_AWAY, hard_pages: support::FAR_AWAY };
+    watch.set_limit(uid.into(), far_away).unwrap();
+    let mut samples = Vec::new();
+    watch.processes(&mut samples).unwrap();
+    let member = samples.iter().find(|sample| sample.tgid == hog.pid()).expect("the hog");
+    contract::check_latch(watch, uid.into(), member.id());
+    contract::check_charge(watch, uid.into(), member.id());
+    assert!(hog.is_alive());
+}
+
+#[test]
+fn the_poller_fulfils_the_contract() {
+    if test_support::privileged() {
+        check_contract(&mut ProcPoller::new().unwrap(), Uid(61_210));
+    }
+}
+
+#[test]
+fn the_notifier_fulfils_the_contract() {
+    if let Some(mut notifier) = support::notifier() {
+        check_contract(&mut notifier, Uid(61_211));
+    }
 }
 
 #[test]

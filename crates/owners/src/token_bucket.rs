@@ -253,6 +253,28 @@ mod tests {
     }
 
     #[test]
+    fn full_buckets_are_dropped_when_there_are_twice_as_many_as_were_left() {
+        let mut buckets = TokenBuckets::new(RATE);
+        let mut charge = |keys: std::ops::Range<u32>, now_ns| {
+            keys.for_each(|key| buckets.charge(key, now_ns, 1));
+            buckets.used.len()
+        };
+        assert_eq!([charge(0..255, 0), charge(255..256, SECOND)], [255, 256]);
+        assert_eq!(charge(256..257, SECOND), 2, "the 255 were full");
+        // None of these is full when their number passes 256, so the next limit is 514.
+        assert_eq!([charge(1000..1255, SECOND), charge(2000..2257, 2 * SECOND)], [257, 514]);
+        assert_eq!(charge(3000..3001, 2 * SECOND), 258, "the 256 before them were full");
+    }
+
+    #[test]
+    fn each_key_takes_one_token_at_a_time() {
+        let mut buckets = TokenBuckets::new(RATE);
+        assert_eq!([(); 5].map(|()| buckets.take('a', 0)), [true, true, true, false, false]);
+        assert_eq!((buckets.take('b', 0), buckets.tokens('b', 0)), (true, 2));
+        assert_eq!([(); 2].map(|()| buckets.take('a', SECOND / 10)), [true, false]);
+    }
+
+    #[test]
     fn balances_continue_in_other_buckets_with_another_clock() {
         let mut buckets = TokenBuckets::new(RATE);
         buckets.charge('d', 0, 5);
@@ -265,6 +287,87 @@ mod tests {
         assert_eq!(others.ready_at_ns('d'), Some(50 * SECOND + SECOND / 5));
         assert_eq!(others.tokens('t', 50 * SECOND), 2);
         assert_eq!(others.tokens('o', 50 * SECOND), 3, "no more than the burst");
+        others.restore(BTreeMap::from([('o', 4), ('u', 3)]), 50 * SECOND);
+        assert!(others.is_unused(), "full buckets are not kept");
+    }
+
+    /// A bucket without rounding: what it holds in units of a token divided by 10^9, and its time.
+    #[derive(Clone, Copy)]
+    struct Exact {
+        rate: Rate,
+        units: i128,
+        at_ns: u64,
+    }
+
+    impl Exact {
+        fn refill(&mut self, now_ns: u64) {
+            let elapsed_ns = now_ns.saturating_sub(self.at_ns);
+            let earned = i128::from(elapsed_ns) * i128::from(self.rate.per_second);
+            self.units = (self.units + earned).min(i128::from(self.rate.burst) * UNITS);
+            self.at_ns = self.at_ns.max(now_ns);
+        }
+    }
+
+    const UNITS: i128 = NS_PER_SECOND as i128;
+
+    /// Each call at each time, then all sequences of `depth` further ones. `lag_ns`: time that the
+    /// roundings of the earlier calls may have cost; none at a rate that divides 10^9.
+    fn explore((exact, bucket): (Exact, TokenBucket), lag_ns: i128, depth: u32) -> u64 {
+        let per_second = exact.rate.per_second;
+        let token_ns = SECOND.div_ceil(per_second);
+        let lag_ns = lag_ns + i128::from(!SECOND.is_multiple_of(per_second));
+        let lag = lag_ns * i128::from(per_second);
+        let now = exact.at_ns;
+        let times = [now - 1, now, now + token_ns - 1, now + token_ns, now + 2 * token_ns];
+        let mut explored = 1;
+        for now_ns in times {
+            for take in [true, false] {
+                for tokens in [1, 2] {
+                    let (mut exact, mut bucket) = (exact, bucket);
+                    exact.refill(now_ns);
+                    let price = i128::from(tokens) * UNITS;
+                    if take {
+                        match bucket.take(now_ns, tokens) {
+                            Ok(()) => {
+                                assert!(exact.units >= price, "more than the rate");
+                                exact.units -= price;
+                            }
+                            Err(at_ns) => {
+                                assert!(exact.units - lag < price, "less than the rate");
+                                assert!(bucket.balance(at_ns - 1) < signed(tokens));
+                                let enough = tokens <= exact.rate.burst;
+                                assert_eq!(bucket.balance(at_ns) >= signed(tokens), enough);
+                            }
+                        }
+                    } else {
+                        bucket.charge(now_ns, tokens);
+                        exact.units -= price;
+                    }
+                    let (units, held) = (exact.units, bucket.balance(now_ns));
+                    assert!(i128::from(held) <= units.div_euclid(UNITS));
+                    assert!(i128::from(held) >= (units - lag).div_euclid(UNITS));
+                    assert_eq!(bucket.is_ready(now_ns), held > 0);
+                    assert_eq!(i128::from(bucket.tokens(now_ns)), i128::from(held.max(0)));
+                    assert_eq!(bucket.is_full(now_ns), held == signed(exact.rate.burst));
+                    if depth > 1 {
+                        explored += explore((exact, bucket), lag_ns, depth - 1);
+                    }
+                }
+            }
+        }
+        explored
+    }
+
+    #[test]
+    fn all_short_sequences_agree_with_a_bucket_without_rounding() {
+        for per_second in [1, 3, 1000, 700_000_000, SECOND, 3 * SECOND] {
+            for burst in [1, 2] {
+                let rate = Rate { per_second, burst };
+                let exact = Exact { rate, units: i128::from(burst) * UNITS, at_ns: SECOND };
+                let bucket = TokenBucket::new(rate, SECOND);
+                assert_eq!(explore((exact, bucket), 0, 4), 1 + 20 + 400 + 8000);
+            }
+        }
     }
 
     #[test]

@@ -284,6 +284,153 @@ mod tests {
         }
     }
 
+    /// Ranges that follow each other: lengths, and owners unless free.
+    type Layout = Vec<(u32, Option<u32>)>;
+
+    /// All layouts of an area of `size` in which no two free ranges are adjacent.
+    fn layouts(size: u32) -> Vec<Layout> {
+        let mut all = vec![Layout::new(); usize::from(size == 0)];
+        for len in 1..=size {
+            for rest in layouts(size - len) {
+                let live = (len, Some(size));
+                if rest.first().is_none_or(|(_, owner)| owner.is_some()) {
+                    all.push([&[(len, None)], &rest[..]].concat());
+                }
+                all.push([&[live], &rest[..]].concat());
+            }
+        }
+        all
+    }
+
+    /// Indices and offsets of the ranges.
+    fn offsets(layout: &Layout) -> impl Iterator<Item = (usize, u32)> {
+        let ends = layout.iter().scan(0, |end, (len, _)| {
+            *end += len;
+            Some(*end)
+        });
+        std::iter::once(0).chain(ends).take(layout.len()).enumerate()
+    }
+
+    /// The offset that is to be allocated, and the layout after that.
+    fn after_allocation(layout: &Layout, len: u32, owner: u32) -> Option<(u32, Layout)> {
+        let holes = offsets(layout).filter(|(at, _)| layout[*at].1.is_none());
+        let fitting = holes.filter(|(at, _)| layout[*at].0 >= len);
+        let (at, offset) = fitting.min_by_key(|(at, offset)| (layout[*at].0, *offset))?;
+        let rest = layout[at].0 - len;
+        let parts = [(len, Some(owner)), (rest, None)];
+        let mut after = layout.clone();
+        after.splice(at..=at, parts.into_iter().take(if rest == 0 { 1 } else { 2 }));
+        Some((offset, after))
+    }
+
+    /// The layout after the release of a live range, and the free range around it.
+    fn after_release(layout: &Layout, at: usize) -> (std::ops::Range<u32>, Layout) {
+        let is_free = |at: usize| layout.get(at).is_some_and(|(_, owner)| owner.is_none());
+        let from = at - usize::from(at > 0 && is_free(at - 1));
+        let to = at + usize::from(is_free(at + 1));
+        let len = layout[from..=to].iter().map(|(len, _)| len).sum();
+        let offset: u32 = layout[..from].iter().map(|(len, _)| len).sum();
+        let mut after = layout.clone();
+        after.splice(from..=to, [(len, None)]);
+        (offset..offset + len, after)
+    }
+
+    /// Each call on each state of a small area. Every call leads to a state of the same area, so
+    /// this holds for sequences of any length.
+    #[test]
+    fn each_call_in_each_state_of_a_small_area_has_the_expected_result() {
+        let state = |layout: &Layout| Allocator::of_ranges(layout.clone()).unwrap();
+        let text = |allocator: &Allocator<u32>| format!("{allocator:?}");
+        let mut calls = 0;
+        for size in 0..=7 {
+            let empty = if size == 0 { vec![] } else { vec![(size, None)] };
+            assert_eq!(text(&Allocator::new(size)), text(&state(&empty)));
+            for layout in layouts(size) {
+                for len in 1..=size + 1 {
+                    let mut a = state(&layout);
+                    let expected = after_allocation(&layout, len, 99);
+                    assert_eq!(a.allocate(len, 99), expected.as_ref().map(|(at, _)| *at));
+                    let after = expected.map_or(layout.clone(), |(_, after)| after);
+                    assert_eq!(text(&a), text(&state(&after)), "{len} of {layout:?}");
+                    calls += 1;
+                }
+                for offset in 0..=size {
+                    let mut a = state(&layout);
+                    let found = offsets(&layout).find(|(_, start)| *start == offset);
+                    let live = found.and_then(|(at, _)| Some((at, layout[at].0, layout[at].1?)));
+                    assert_eq!(a.owner(offset), live.map(|(_, _, owner)| owner));
+                    let expected = live.map(|(at, len, owner)| {
+                        let (hole, after) = after_release(&layout, at);
+                        (Released { len, owner, hole }, after)
+                    });
+                    assert_eq!(a.release(offset).as_ref(), expected.as_ref().map(|(r, _)| r));
+                    let after = expected.map_or(layout.clone(), |(_, after)| after);
+                    assert_eq!(text(&a), text(&state(&after)), "{offset} of {layout:?}");
+                    calls += 1;
+                }
+                check_queries(&state(&layout), &layout);
+            }
+        }
+        assert!(calls > 10_000, "{calls}");
+    }
+
+    /// Compares what a state returns with a list of its bytes' owners.
+    fn check_queries(a: &Allocator<u32>, layout: &Layout) {
+        let repeat = |(len, owner): &(u32, Option<u32>)| vec![*owner; *len as usize];
+        let bytes: Vec<_> = layout.iter().flat_map(repeat).collect();
+        let starts: Vec<_> = offsets(layout).collect();
+        let live =
+            starts.iter().filter_map(|(at, offset)| Some((*offset, layout[*at].0, layout[*at].1?)));
+        let live: Vec<_> = live.collect();
+        assert_eq!(a.live().collect::<Vec<_>>(), live);
+        assert_eq!(a.live_count(), live.len());
+        assert_eq!(
+            (a.size(), a.used() as usize),
+            (bytes.len() as u32, bytes.iter().filter(|owner| owner.is_some()).count(),)
+        );
+        for from in 0..=a.size() {
+            let end = live.iter().find(|(at, len, _)| (*at..at + len).contains(&from));
+            assert_eq!(a.live_end(from), end.map(|(at, len, _)| at + len), "{from} of {layout:?}");
+            for to in from + 1..=a.size() + 1 {
+                let part = bytes.iter().take(to as usize).skip(from as usize);
+                let covered = part.flatten().next().is_some();
+                assert_eq!(a.covers(from..to), covered, "{from}..{to} of {layout:?}");
+            }
+        }
+        assert_eq!(a.check(), Ok(()));
+    }
+
+    #[test]
+    fn inconsistent_data_is_found() {
+        let good = || Allocator::of_ranges(vec![(2, Some(7)), (3, None), (1, Some(8))]).unwrap();
+        type Change = fn(&mut Allocator<u32>);
+        let changes: [(&str, Change); 9] = [
+            ("expected at 2", |a| _ = a.ranges.remove(&2)),
+            ("expected at 6", |a| _ = a.ranges.insert(6, Range { len: 0, owner: Some(9) })),
+            ("two free", |a| {
+                a.insert_free(6, 1);
+                a.insert_free(7, 1);
+            }),
+            ("disagree", |a| _ = a.free.pop_first()),
+            ("disagree", |a| _ = a.free.insert((2, 0))),
+            ("counted", |a| _ = a.free.insert((2, 1))),
+            ("counted", |a| a.size += 1),
+            ("counted", |a| a.used -= 1),
+            ("counted", |a| a.live += 1),
+        ];
+        for (part, change) in changes {
+            let mut a = good();
+            change(&mut a);
+            let error = a.check().unwrap_err();
+            assert!(error.contains(part), "{error}");
+        }
+        for bad in
+            [vec![(0, None)], vec![(1, None), (1, None)], vec![(u32::MAX, None), (1, Some(1))]]
+        {
+            assert!(Allocator::<u32>::of_ranges(bad.clone()).is_none(), "{bad:?}");
+        }
+    }
+
     proptest! {
         #[test]
         fn any_sequence_agrees_with_a_naive_model(

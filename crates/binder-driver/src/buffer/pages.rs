@@ -463,6 +463,147 @@ mod tests {
     }
 
     #[test]
+    fn memory_of_the_states_is_released_once_a_quarter_of_it_is_used() {
+        let mut area = AreaPages::default();
+        area.states.reserve_exact(1024);
+        assert_eq!(area.touch(SIZE_OF_PAGES, 0..1024 * PAGE), 1024);
+        for page in (0..1024).rev() {
+            let before = area.states.capacity();
+            area.forget(page);
+            let len = area.known_len();
+            assert_eq!((len, area.touched()), (page as usize, page));
+            let expected = if len < before / 4 { 2 * len } else { before };
+            assert_eq!(area.states.capacity(), expected, "{len} of {before} states are used");
+        }
+    }
+
+    #[test]
+    fn only_untouched_pages_get_memory_and_states_end_with_the_last_touched_page() {
+        let mut area = AreaPages::default();
+        assert_eq!(area.touch(SIZE_OF_PAGES, PAGE..3 * PAGE), 2);
+        assert_eq!(area.touch(SIZE_OF_PAGES, 2 * PAGE..4 * PAGE + 1), 2, "page 2 has memory");
+        assert_eq!(area.touch(SIZE_OF_PAGES, 0..5 * PAGE), 1, "page 0 has none");
+        assert_eq!((area.touched(), area.known_len()), (5, 5));
+        area.forget(3);
+        assert_eq!((area.touched(), area.known_len()), (4, 5), "page 4 is the last one");
+        area.forget(4);
+        assert_eq!((area.touched(), area.known_len()), (3, 3), "so is page 2");
+        assert_eq!(area.states, [IN_USE; 3]);
+        let all = [2, 1, 0].map(|page| {
+            area.forget(page);
+            (area.touched(), area.known_len())
+        });
+        assert_eq!(all, [(2, 2), (1, 1), (0, 0)]);
+    }
+
+    #[test]
+    fn states_are_written_without_places_in_the_list() {
+        let process = processes(1)[0];
+        let (mut area, mut idle) = (AreaPages::default(), IdlePages::default());
+        area.touch(SIZE_OF_PAGES, 0..3 * PAGE);
+        area.touch(SIZE_OF_PAGES, 4 * PAGE..5 * PAGE);
+        for page in [1, 0] {
+            let range = page * PAGE..(page + 1) * PAGE;
+            idle.put(process, &mut area, range.clone(), range);
+        }
+        assert_eq!(area.states, [1, 0, IN_USE, UNTOUCHED, IN_USE]);
+        let bytes = postcard::to_allocvec(&area).unwrap();
+        let read: AreaPages = postcard::from_bytes(&bytes).unwrap();
+        assert_eq!(read.states, [0, 0, IN_USE, UNTOUCHED, IN_USE]);
+    }
+
+    #[test]
+    fn a_place_is_restored_for_an_idle_page_only() {
+        let process = processes(1)[0];
+        let (mut area, mut idle) = (AreaPages::default(), IdlePages::default());
+        area.touch(SIZE_OF_PAGES, PAGE..4 * PAGE);
+        idle.put(process, &mut area, 2 * PAGE..3 * PAGE, 2 * PAGE..3 * PAGE);
+        let restored = [0, 1, 2, 3, 4].map(|page| area.restore_place(page, 7));
+        assert_eq!(restored, [false, false, true, false, false]);
+        assert_eq!(area.states, [UNTOUCHED, IN_USE, 7, IN_USE]);
+    }
+
+    #[test]
+    fn sizes_of_pages_are_powers_of_two_from_4_to_64_kib() {
+        let bytes = [0, 2048, 4096, 4097, 6144, 16 << 10, 64 << 10, 128 << 10].map(PageSize::new);
+        let bytes = bytes.map(|size| size.map(PageSize::bytes));
+        let none = None;
+        let kib = |kib: u32| Some(kib << 10);
+        assert_eq!(bytes, [none, none, kib(4), none, none, kib(16), kib(64), none]);
+    }
+
+    #[test]
+    fn a_forgotten_mapping_leaves_the_idle_pages_of_others_in_their_order() {
+        let [a, b] = processes(2)[..] else { unreachable!() };
+        let mut areas = [AreaPages::default(), AreaPages::default()];
+        let mut idle = IdlePages::default();
+        for area in &mut areas {
+            area.touch(SIZE_OF_PAGES, 0..6 * PAGE);
+        }
+        for page in [1, 3, 5] {
+            let range = page * PAGE..(page + 1) * PAGE;
+            idle.put(a, &mut areas[0], range.clone(), range.clone());
+            idle.put(b, &mut areas[1], range.clone(), range);
+        }
+        // The order on the list, and that of the entries whose pages are not idle any more.
+        assert_eq!(order(&idle), [(a, 1), (b, 1), (a, 3), (b, 3), (a, 5), (b, 5)]);
+        idle.forget(&areas[0]);
+        assert_eq!((idle.len(), order(&idle)), (3, vec![(b, 1), (b, 3), (b, 5)]));
+        let known = [(b, &areas[1])].into_iter();
+        assert_eq!(idle.check(known, |_, page| page % 2 == 0), Ok(()));
+        idle.forget(&areas[1]);
+        assert_eq!((idle.len(), idle.entries.capacity()), (0, 0), "the list has no memory");
+    }
+
+    #[test]
+    fn the_size_of_pages_outlasts_the_last_idle_page() {
+        let process = processes(1)[0];
+        let (mut area, mut idle) = (AreaPages::default(), IdlePages::default());
+        let size = PageSize::new(16 << 10).unwrap();
+        idle.set_page_size(size);
+        area.touch(size, 0..100);
+        idle.put(process, &mut area, 0..100, 0..size.bytes());
+        assert_eq!(idle.places().collect::<Vec<_>>(), [(0, process, 0)]);
+        idle.take(&mut area, 0..100);
+        assert_eq!((idle.len(), idle.page_size()), (0, size));
+    }
+
+    /// All idle pages, least recently used first.
+    fn order(idle: &IdlePages) -> Vec<(ProcessId, u32)> {
+        let first = idle.entries.get(idle.coldest as usize);
+        let all = std::iter::successors(first, |last| idle.entries.get(last.warmer as usize));
+        all.map(|entry| (entry.process, entry.page)).collect()
+    }
+
+    #[test]
+    fn inconsistent_data_is_found() {
+        let process = processes(1)[0];
+        type Change = fn(&mut AreaPages, &mut IdlePages);
+        let changes: [(&str, Change); 8] = [
+            ("2 pages touched, 1 idle", |area, _| area.touched += 1),
+            ("2 pages touched, 1 idle", |area, _| area.idle -= 1),
+            ("page 1 is not idle", |area, _| area.states[1] = 7),
+            ("page 1 is not idle", |_, idle| idle.entries[0].page = 0),
+            ("page 0 is not idle", |area, _| area.states.swap(0, 1)),
+            ("1 idle pages, 0 on the list, 1 kept", |_, idle| idle.coldest = NONE),
+            ("1 idle pages, 2 on the list, 1 kept", |_, idle| idle.entries[0].warmer = 0),
+            ("1 idle pages, 1 on the list, 0 kept", |_, idle| idle.spare.push(0)),
+        ];
+        for (expected, change) in changes {
+            let (mut area, mut idle) = (AreaPages::default(), IdlePages::default());
+            area.touch(SIZE_OF_PAGES, 0..2 * PAGE);
+            idle.put(process, &mut area, PAGE..2 * PAGE, PAGE..2 * PAGE);
+            let covered = |_: ProcessId, page| page == 0;
+            assert_eq!(idle.check([(process, &area)].into_iter(), covered), Ok(()));
+            let uncovered = idle.check([(process, &area)].into_iter(), |_, _| true);
+            assert!(uncovered.is_err(), "an idle page is in a buffer");
+            change(&mut area, &mut idle);
+            let error = idle.check([(process, &area)].into_iter(), covered).unwrap_err();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+
+    #[test]
     fn the_coldest_pages_go_first_and_in_runs() {
         let [a, b] = processes(2)[..] else { unreachable!() };
         let mut areas = [AreaPages::default(), AreaPages::default()];
@@ -537,9 +678,11 @@ mod tests {
                         let under = SIZE_OF_PAGES.under(range.clone());
                         naive.idle.retain(|&(p, page)| p != owner || !under.contains(&page));
                         if what != 7 {
-                            areas[owner].touch(SIZE_OF_PAGES, range.clone());
+                            let new = areas[owner].touch(SIZE_OF_PAGES, range.clone());
+                            let before = naive.touched.len();
                             let under = SIZE_OF_PAGES.under(range);
                             naive.touched.extend(under.map(|page| (owner, page)));
+                            prop_assert_eq!(new as usize, naive.touched.len() - before);
                         }
                     }
                     4 | 5 => {
@@ -568,11 +711,14 @@ mod tests {
                         }
                     }
                 }
+                let listed = naive.idle.iter().map(|&(owner, page)| (ids[owner], page));
+                prop_assert_eq!(order(&idle), listed.collect::<Vec<_>>());
                 prop_assert_eq!(idle.len(), naive.idle.len());
                 for (owner, area) in areas.iter().enumerate() {
                     let touched = naive.touched.iter().filter(|(process, _)| *process == owner);
-                    let touched = touched.count();
-                    prop_assert_eq!(area.touched() as usize, touched);
+                    let last = touched.clone().next_back().map_or(0, |(_, page)| page + 1);
+                    prop_assert_eq!(area.known_len(), last as usize);
+                    prop_assert_eq!(area.touched() as usize, touched.count());
                 }
                 let known = ids.iter().copied().zip(&areas);
                 let covered = |process, page| naive.covered(usize::from(process != ids[0]), page);

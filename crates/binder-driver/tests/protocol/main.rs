@@ -2,6 +2,8 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+#[path = "../../../../tests/contracts/host.rs"]
+mod contract;
 
 mod calls;
 mod deaths;
@@ -19,3 +21,15 @@ mod reclaim;
 mod references;
 mod scatter_gather;
 mod threads;
+
+#[test]
+fn the_host_of_the_tests_fulfils_the_contract() {
+    let (mut world, _, [caller]) = common::World::with_manager();
+    let memory = world.place(caller, &[0; 64]);
+    let (open_fd, closed_fd) = (world.host.install(caller.process, 5), 77);
+    let client = contract::Client { caller, memory, open_fd, closed_fd };
+    contract::check_client(&mut world.host, &client);
+    contract::check_mapping(&mut world.host, caller.process, |host| {
+        host.mappings.get(&caller.process).cloned()
+    });
+}

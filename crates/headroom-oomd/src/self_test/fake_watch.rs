@@ -12,6 +12,10 @@ use memory_watch::{
 };
 use rustix::event::{EventfdFlags, eventfd};
 
+#[cfg(test)]
+#[path = "../../../../tests/contracts/watch.rs"]
+mod contract;
+
 #[derive(Default)]
 struct State {
     usage: Usage,
@@ -130,7 +134,8 @@ impl Watch for FakeWatch {
     }
 
     fn release_latch(&mut self, _: AccountId) {
-        lock(&self.state).usage.latched = false;
+        let usage = &mut lock(&self.state).usage;
+        (usage.latched, usage.dying_pages) = (false, 0);
     }
 
     fn events_fd(&self) -> BorrowedFd<'_> {
@@ -144,13 +149,36 @@ impl Watch for FakeWatch {
 
     fn processes(&self, out: &mut Vec<ProcessSample>) -> Result<(), NotifierError> {
         let mut state = lock(&self.state);
-        out.clear();
-        out.extend_from_slice(&state.listed);
+        out.clone_from(&state.listed);
         out.append(&mut state.listed_once);
         Ok(())
     }
 
     fn reconcile(&mut self) -> Result<Reconciled, NotifierError> {
         Ok(Reconciled::default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use memory_ledger::Uid;
+
+    use super::*;
+
+    #[test]
+    fn the_watch_of_the_self_test_fulfils_the_contract() {
+        let mut watch = FakeWatch::new(10).unwrap();
+        let (control, account) = (watch.control(), AccountId::User(Uid(1000)));
+        let sample = |tgid| ProcessSample { tgid, ..ProcessSample::default() };
+        control.list(vec![sample(10), sample(20)], vec![sample(30)]);
+        contract::check_list(&mut watch, sample(30).id());
+        contract::check_list(&mut watch, sample(10).id());
+        control.cross_soft_limit(account);
+        contract::check_latch(&mut watch, account, sample(10).id());
+        let mut events = Vec::new();
+        control.cross_hard_limit(account);
+        watch.drain(&mut |event| events.push(event));
+        assert!(matches!(events[..], [Event::HardCrossed { pages: 11, .. }]), "{events:?}");
+        contract::check_latch(&mut watch, account, sample(10).id());
     }
 }
