@@ -2,19 +2,17 @@
 //! user namespaces see it.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 
 use headroom_linux::machine_memory::value_of;
+use headroom_linux::task_status;
 use owners::Uid;
 use serde::{Deserialize, Serialize};
 
 /// `_IO(0xb7, 2)`: the parent of a pid namespace.
 const NS_GET_PARENT: libc::Ioctl = 0xb702;
-
-/// Longer than a status file: the file is read by one system call.
-const STATUS_BYTES: usize = 4096;
 
 /// Inode of the pid namespace of this process.
 pub(crate) fn own_pid_namespace() -> u64 {
@@ -42,8 +40,7 @@ pub(crate) enum Disposition {
 /// The process that the thread `tid` belongs to: its pid in our namespace (`own`) and in others.
 /// `NotFound` if there is no such thread.
 pub(crate) fn process_of(tid: u32, own: u64) -> io::Result<Client> {
-    let mut status = String::with_capacity(STATUS_BYTES);
-    File::open(format!("/proc/{tid}/status"))?.read_to_string(&mut status)?;
+    let status = task_status(tid)?;
     let pid = value_of(&status, "Tgid").and_then(|pid| pid.parse().ok());
     let pid: u32 = pid.ok_or(io::ErrorKind::NotFound)?;
     let seen = value_of(&status, "NStgid").and_then(|pids| {
@@ -58,7 +55,7 @@ pub(crate) fn process_of(tid: u32, own: u64) -> io::Result<Client> {
 
 /// The effective uid of a process's main thread.
 pub(crate) fn euid_of(pid: u32) -> Option<Uid> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let status = task_status(pid).ok()?;
     value_of(&status, "Uid")?.split_ascii_whitespace().nth(1)?.parse().ok().map(Uid)
 }
 
@@ -70,7 +67,7 @@ pub(crate) fn is_thread_of(pid: u32, tid: u32) -> bool {
 /// Whether a thread has CAP_KILL, in its own user namespace.
 pub(crate) fn has_cap_kill(tid: u32) -> bool {
     const CAP_KILL: u32 = 5;
-    let status = std::fs::read_to_string(format!("/proc/{tid}/status")).unwrap_or_default();
+    let status = task_status(tid).unwrap_or_default();
     let effective = value_of(&status, "CapEff").and_then(|mask| u64::from_str_radix(mask, 16).ok());
     effective.unwrap_or(0) >> CAP_KILL & 1 == 1
 }

@@ -9,7 +9,8 @@
 //! * [`machine_memory`]: meminfo, pressure and zram, amounts of memory as text;
 //! * [`mountinfo`]: parses `/proc/<pid>/mountinfo`;
 //! * [`pidfd`]: facts about a process that its pidfd shows;
-//! * [`sched`]: scheduling policy and priority of a thread, by `sched_setattr(2)`.
+//! * [`sched`]: scheduling policy and priority of a thread, by `sched_setattr(2)`;
+//! * [`task_status`]: facts about a process or thread as text.
 
 pub mod clock;
 pub mod descriptors;
@@ -17,6 +18,19 @@ pub mod machine_memory;
 pub mod mountinfo;
 pub mod pidfd;
 pub mod sched;
+
+/// The `status` file of a process or thread, which `task` names in `/proc`. It does not wait for an
+/// `execve(2)`. A process may have any bytes as its name, and a long name ends within a character.
+pub fn task_status(task: impl std::fmt::Display) -> std::io::Result<String> {
+    /// Longer than the file, which is read by one system call then.
+    const STATUS_BYTES: usize = 4096;
+    let mut text = Vec::with_capacity(STATUS_BYTES);
+    let mut file = std::fs::File::open(format!("/proc/{task}/status"))?;
+    std::io::Read::read_to_end(&mut file, &mut text)?;
+    let lossy =
+        |error: std::string::FromUtf8Error| String::from_utf8_lossy(error.as_bytes()).into_owned();
+    Ok(String::from_utf8(text).unwrap_or_else(lossy))
+}
 
 /// Features of the kernel and rights of this process that daemons do without, and that `headroom
 /// doctor` reports.
@@ -102,6 +116,8 @@ mod tests {
 
     use super::features::{has_futex_waitv, since, version};
     use super::folders::create_public;
+    use super::machine_memory::value_of;
+    use super::task_status;
 
     #[test]
     fn kernel_releases_have_a_version() {
@@ -111,6 +127,17 @@ mod tests {
         assert_eq!(version("strange"), None);
         assert!(since(2, 6).is_ok() && since(999, 0).is_err_and(|text| text.ends_with("has none")));
         assert_eq!(has_futex_waitv(), since(5, 16).is_ok());
+    }
+
+    #[test]
+    fn a_thread_whose_name_is_no_text_has_a_status() {
+        let named = std::thread::spawn(|| {
+            rustix::thread::set_name(c"a\xff").unwrap();
+            task_status("thread-self").unwrap()
+        });
+        let status = named.join().unwrap();
+        assert!(status.starts_with("Name:\ta\u{fffd}\n"), "{status}");
+        assert_eq!(value_of(&status, "Tgid"), Some(&*std::process::id().to_string()));
     }
 
     #[test]

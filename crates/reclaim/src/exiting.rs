@@ -2,9 +2,9 @@
 //! other stop.
 
 use std::fs;
-use std::path::Path;
 
 use headroom_linux::machine_memory::value_of;
+use headroom_linux::task_status;
 
 /// Maximum number of a victim's threads that are checked: with very many threads, those that are
 /// held may be missed, and the victim counts as slow.
@@ -26,7 +26,10 @@ pub fn exiting(pid: u32) -> Exiting {
     let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return Exiting::Waiting };
     let mut found = Exiting::Waiting;
     for task in tasks.flatten().take(THREADS) {
-        let Ok(status) = fs::read_to_string(task.path().join("status")) else { continue };
+        let Ok(status) = task_status(format_args!("{pid}/task/{}", task.file_name().display()))
+        else {
+            continue;
+        };
         let state = value_of(&status, "State").unwrap_or_default();
         if state.starts_with('R') {
             found = Exiting::Running;
@@ -52,9 +55,7 @@ pub fn holder_of(pid: u32) -> Option<u32> {
 
 /// The process that a thread belongs to.
 fn process_of(tid: u32) -> Option<u32> {
-    let status =
-        fs::read_to_string(Path::new("/proc").join(tid.to_string()).join("status")).ok()?;
-    value_of(&status, "Tgid")?.parse().ok()
+    value_of(&task_status(tid).ok()?, "Tgid")?.parse().ok()
 }
 
 #[cfg(test)]
@@ -81,6 +82,8 @@ mod tests {
         if pid == 0 {
             // SAFETY: as above.
             unsafe {
+                // A name that is no text hides nothing.
+                libc::prctl(libc::PR_SET_NAME, c"\xff".as_ptr());
                 libc::ptrace(libc::PTRACE_TRACEME, 0, null_mut::<u8>(), null_mut::<u8>());
                 libc::raise(libc::SIGSTOP);
                 loop {

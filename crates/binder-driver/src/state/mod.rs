@@ -67,8 +67,8 @@ fn seal(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-/// Corrects the header of changed bytes, so that a fuzzer reaches what is behind it. False: there is
-/// no room for a header.
+/// Corrects the header of changed bytes, so that a fuzzer reaches what is behind it. False: there
+/// is no room for a header.
 #[doc(hidden)]
 pub fn reseal(bytes: &mut Vec<u8>) -> bool {
     let has_header = bytes.len() >= HEADER;

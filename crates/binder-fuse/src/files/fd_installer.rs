@@ -59,7 +59,8 @@ const EXIT_CHECK_PERIOD: Duration = Duration::from_millis(100);
 
 /// Files to install in a thread, or descriptors to close in it, at the return from its ioctl.
 pub(crate) struct Job {
-    /// The read that waits for it, whose outcome and completion it has; `None`: it has neither, as descriptors are only closed.
+    /// The read that waits for its outcome; `None`: it has none, nor a completion, as descriptors
+    /// are only closed.
     pub(crate) delivery: Option<CallKey>,
     /// The thread.
     pub(crate) reader: Caller,

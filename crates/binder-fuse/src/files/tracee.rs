@@ -12,6 +12,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use headroom_linux::machine_memory::value_of;
+use headroom_linux::task_status;
 use serde::{Deserialize, Serialize};
 
 use super::registers::{LOSES_FIRST_ARGUMENT, Registers};
@@ -112,7 +113,7 @@ fn is_frozen(tid: u32) -> bool {
 
 /// Whether a signal to the thread itself waits for delivery.
 fn is_queued(signal: i32, tid: u32) -> bool {
-    let status = std::fs::read_to_string(format!("/proc/{tid}/status")).unwrap_or_default();
+    let status = task_status(tid).unwrap_or_default();
     signals(&status, "SigPnd") & bit(signal) != 0
 }
 
@@ -417,9 +418,7 @@ impl Abi {
 /// Fails if a thread has a filter that may end it for a call that we make in it: more filters than
 /// this thread, which may have inherited those of a container too, and `known`, which allow them.
 fn check_filters(tid: u32, known: u32) -> io::Result<()> {
-    let filters_of = |task: &str| {
-        std::fs::read_to_string(format!("/proc/{task}/status")).map(|status| filters(&status))
-    };
+    let filters_of = |task: &str| task_status(task).map(|status| filters(&status));
     if filters_of(&tid.to_string())? <= filters_of("thread-self")? + known {
         return Ok(());
     }

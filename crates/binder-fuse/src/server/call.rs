@@ -1,4 +1,4 @@
-//! CallTable that have no answer: each `BINDER_WRITE_READ` and each pending `BINDER_FREEZE`, from its
+//! Calls that have no answer: each `BINDER_WRITE_READ` and each pending `BINDER_FREEZE`, from its
 //! arrival until the answer is sent.
 //!
 //! [`CallState`] tells what a call waits for, and is the only record of that. A queue or a timer

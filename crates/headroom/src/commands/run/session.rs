@@ -441,7 +441,7 @@ fn processes() -> Vec<Process> {
     let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     pids.filter_map(|pid: u32| {
         // Not `stat`: it waits for an `execve`, which any user can delay without end.
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        let status = headroom_linux::task_status(pid).ok()?;
         parent(&status).map(|parent| Process { pid, parent })
     })
     .collect()
