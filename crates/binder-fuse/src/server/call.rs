@@ -1,9 +1,9 @@
 //! Calls that have no answer: each `BINDER_WRITE_READ` and each pending `BINDER_FREEZE`, from its
 //! arrival until the answer is sent.
 //!
-//! [`CallState`] tells what a call waits for, and is the only record of that. A queue or a timer
-//! has the [`CallKey`] of those that it is about; each wait has a key of its own, so a key that is
-//! left in a queue is stale. While a call runs, it is in no record.
+//! [`CallState`] tells what a call waits for, and is the only record of that. A queue has the
+//! [`CallKey`] of each that it is to reach; the key of one that waits no more is stale. A call that
+//! runs is in no record, and waits with another key afterwards.
 //!
 //! Whatever ends a wait from outside asks the state: a signal ([`Server::interrupt_call`]), the end
 //! of a ring (`Server::end_ring`), and the release of the file. An upgrade writes the records.

@@ -53,9 +53,9 @@ pub enum Obstacle {
     /// Another program has unmounted the bus.
     #[error("the bus was unmounted: start a new daemon")]
     Unmounted,
-    /// CallTable have not ended in time.
+    /// Calls have not ended in time.
     #[error("calls take too long: try again")]
-    CallTable,
+    Calls,
     /// Clients do not stop to receive file descriptors.
     #[error(
         "file descriptors are being passed to a client that does not run: try again, or end it"
@@ -163,7 +163,7 @@ impl Server {
             if Instant::now() > deadline {
                 return Err(obstacle);
             }
-            if obstacle != Obstacle::CallTable {
+            if obstacle != Obstacle::Calls {
                 std::thread::sleep(CHECK_EVERY);
             }
         }
@@ -188,12 +188,12 @@ impl Server {
         if self.pages.is_empty() {
             return None;
         }
-        Some(self.pages.start_helper().map_or(Obstacle::NoThread, |()| Obstacle::CallTable))
+        Some(self.pages.start_helper().map_or(Obstacle::NoThread, |()| Obstacle::Calls))
     }
 
     fn obstacle(&mut self) -> Option<Obstacle> {
         if self.queue.has_requests() || !self.pages.is_empty() {
-            Some(Obstacle::CallTable)
+            Some(Obstacle::Calls)
         } else if !self.fd_deliveries.is_idle() {
             Some(Obstacle::FdDeliveries)
         } else if let Some(owner) = self.host.owner_of_blocked_access() {
@@ -201,7 +201,7 @@ impl Server {
         } else if let Some(owner) = self.nonblock.owner_of_lookup() {
             Some(Obstacle::Flags(owner))
         } else if self.calls.are_returning() {
-            Some(Obstacle::CallTable)
+            Some(Obstacle::Calls)
         } else if let Some(owner) = self.host.files.owner_of_open(self.mount.device()) {
             Some(Obstacle::OwnOpen(owner))
         } else {
