@@ -16,6 +16,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::mpsc::{Sender, channel};
 
+use headroom_linux::descriptors::without_descriptors;
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
@@ -61,6 +62,11 @@ impl Guardian {
     /// Starts a guardian for the mount. Without one, only an administrator can end the connection
     /// of a killed server.
     pub(crate) fn start(mount: &Mount) -> io::Result<Self> {
+        // It would have to close copies of clients' files.
+        without_descriptors(|| Self::start_alone(mount))?
+    }
+
+    fn start_alone(mount: &Mount) -> io::Result<Self> {
         let abort = abort_file(mount.device().minor);
         let path = mount.path_here().map(|path| CString::new(path.as_os_str().as_bytes()));
         let path = path.transpose().map_err(io::Error::other)?;

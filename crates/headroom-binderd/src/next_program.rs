@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail, ensure};
 use control::{Peer, RequestId};
-use headroom_linux::descriptors::{Inherited, KeptFd};
+use headroom_linux::descriptors::{Inherited, KeptFd, without_descriptors};
 use headroom_linux::sched::{SchedAttr, with_ordinary_children};
 use owners::Uid;
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -224,16 +224,26 @@ impl Program {
 
     /// Has the program verify a state within `limit`. The daemon serves nobody meanwhile.
     pub fn check(&self, state: &StateFile, limit: Duration) -> anyhow::Result<()> {
+        let check = || self.check_without_descriptors(state, limit);
+        without_descriptors(check).context("cannot start a thread for the check")?
+    }
+
+    fn check_without_descriptors(&self, state: &StateFile, limit: Duration) -> anyhow::Result<()> {
         let shown = self.path.display();
+        let again = |file: &File| {
+            File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))
+                .context("cannot open a descriptor again")
+        };
+        let program = again(&self.file)?;
         let mut arguments = arguments();
         let name = arguments.next().unwrap_or_default();
         // The descriptor is closed when the program is executed.
-        let mut command = Command::new(format!("/proc/self/fd/{}", self.file.as_raw_fd()));
+        let mut command = Command::new(format!("/proc/self/fd/{}", program.as_raw_fd()));
         command
             .arg0(name)
             .args(arguments)
             .arg("--check-state")
-            .stdin(state.0.try_clone().context("cannot duplicate a descriptor")?)
+            .stdin(again(&state.0)?)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         // One that spins would keep the event loop from ending it at the limit.

@@ -2,7 +2,7 @@
 //! is shared by one, and sockets that refuse them.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
@@ -10,8 +10,12 @@ use rustix::io::{Errno, FdFlags, fcntl_dupfd_cloexec, fcntl_getfd, fcntl_setfd};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 
-/// Raises the soft limit of open files to the hard limit, and makes the table large enough for
-/// `count` descriptors, or for those that the limit allows.
+/// Number of descriptors in a word of the table: the kernel copies whole words.
+const WORD: RawFd = 64;
+
+/// Raises the soft limit of open files to the hard limit, makes the table large enough for `count`
+/// descriptors, or for those that the limit allows, and occupies what is free of its first word, as
+/// [`without_descriptors`] needs it.
 ///
 /// A table that grows while several threads use it makes the thread that opens a file wait until
 /// all CPUs have passed a quiescent state (`synchronize_rcu`): 4 s on a starved machine. Therefore
@@ -22,8 +26,37 @@ pub fn prepare(count: u32) -> Result<(), Errno> {
     setrlimit(Resource::Nofile, limit)?;
     let allowed = limit.maximum.unwrap_or(u64::MAX);
     let highest = u64::from(count).min(allowed).saturating_sub(1);
-    let any = eventfd(0, EventfdFlags::CLOEXEC)?;
-    fcntl_dupfd_cloexec(any.as_fd(), i32::try_from(highest).unwrap_or(i32::MAX)).map(drop)
+    let mut any = eventfd(0, EventfdFlags::CLOEXEC)?;
+    fcntl_dupfd_cloexec(any.as_fd(), i32::try_from(highest).unwrap_or(i32::MAX))?;
+    while any.as_raw_fd() < WORD {
+        let copy = fcntl_dupfd_cloexec(any.as_fd(), 0)?;
+        // Stays open as long as this program runs.
+        let _ = std::mem::replace(&mut any, copy).into_raw_fd();
+    }
+    Ok(())
+}
+
+/// Runs `run` in a thread of its own that has only the standard streams, and returns what it
+/// returns. A process that it starts gets no copies of other descriptors: to close one can take as
+/// long as the file's server likes. `run` must not use a descriptor that was opened elsewhere;
+/// `/proc/self/fd` has all of them.
+///
+/// After [`prepare`], nobody else's files are in the first word of the table, which is copied and
+/// closed here.
+pub fn without_descriptors<T: Send>(run: impl FnOnce() -> T + Send) -> io::Result<T> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().spawn_scoped(scope, || {
+            let (first, last) = (LAST_STANDARD + 1, RawFd::MAX);
+            // The thread that waits shares the table: the kernel copies the words of it that have
+            // something to keep, and no other descriptor is closed.
+            // SAFETY: plain numbers, and this thread has no descriptors of its own.
+            let left = unsafe {
+                libc::syscall(libc::SYS_close_range, first, last, libc::CLOSE_RANGE_UNSHARE)
+            };
+            if left == 0 { Ok(run()) } else { Err(io::Error::last_os_error()) }
+        })?;
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
 }
 
 /// Descriptors up to this one are standard input, output and error.

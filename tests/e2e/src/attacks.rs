@@ -79,7 +79,7 @@ pub fn own_tid() -> u32 {
 }
 
 /// Reports that the attack has begun. The accomplice has to be killed before this process can exit.
-fn report_ready(hung: &HungFile) {
+pub(crate) fn report_ready(hung: &HungFile) {
     if let Some(pid) = hung.accomplice {
         println!("accomplice {pid}");
     }

@@ -5,7 +5,7 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::thread;
 use std::time::Duration;
 
@@ -18,6 +18,8 @@ use rustix::mount::{
 const GETATTR: u32 = 3;
 const OPEN: u32 = 14;
 const READ: u32 = 15;
+/// At each close of a descriptor.
+const FLUSH: u32 = 25;
 const INIT: u32 = 26;
 /// A regular file that all users may read.
 const MODE: u32 = 0o100_444;
@@ -30,6 +32,8 @@ pub enum Server {
     Thread,
     /// A child in a separate session, which outlives this process by at most a minute.
     Accomplice,
+    /// Such a child, which does not answer closes either.
+    SilentAccomplice,
     /// A thread of this process that answers reads.
     Late(LateContent),
 }
@@ -52,6 +56,12 @@ pub struct HungFile {
     pub accomplice: Option<u32>,
 }
 
+impl AsFd for HungFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
 impl HungFile {
     /// A file of `len` bytes. The process must have one thread; it gets private mounts and, unless
     /// it is root, a user namespace.
@@ -69,18 +79,14 @@ impl HungFile {
         let flags = MountFlags::NOSUID | MountFlags::NODEV;
         mount("hangs", place.path(), "fuse.hangs", flags, options.as_c_str())?;
         let accomplice = match server {
-            Server::Thread => {
-                thread::spawn(move || serve(device, len as u64, None));
-                None
-            }
-            Server::Late(content) => {
-                thread::spawn(move || serve(device, len as u64, Some(content)));
+            Server::Thread | Server::Late(_) => {
+                thread::spawn(move || serve(device, len as u64, server));
                 None
             }
             // SAFETY: this process has one thread, so the child may do whatever the parent may.
-            Server::Accomplice => match unsafe { libc::fork() } {
+            Server::Accomplice | Server::SilentAccomplice => match unsafe { libc::fork() } {
                 -1 => return Err(io::Error::last_os_error()),
-                0 => accomplice(device, len as u64),
+                0 => accomplice(device, len as u64, server),
                 pid => {
                     drop(device);
                     Some(pid as u32)
@@ -138,7 +144,7 @@ fn enter_namespaces() -> io::Result<()> {
 }
 
 /// Serves for a minute at most, even if the parent exits.
-fn accomplice(device: File, size: u64) -> ! {
+fn accomplice(device: File, size: u64, server: Server) -> ! {
     // SAFETY: plain numbers.
     unsafe {
         libc::setsid();
@@ -146,13 +152,12 @@ fn accomplice(device: File, size: u64) -> ! {
         // A reader of the parent's output must see end of file when the parent exits.
         libc::close(1);
     }
-    serve(device, size, None);
+    serve(device, size, server);
     std::process::exit(0);
 }
 
-/// Serves the one file, until the filesystem is not in use any more. Without content, reads are not
-/// answered.
-fn serve(mut device: File, size: u64, content: Option<LateContent>) {
+/// Serves the one file, until the filesystem is not in use any more.
+fn serve(mut device: File, size: u64, server: Server) {
     let mut request = vec![0; 128 << 10];
     while let Ok(len) = device.read(&mut request) {
         let Some(header) = request.get(..40).filter(|_| len >= 40) else { continue };
@@ -162,7 +167,7 @@ fn serve(mut device: File, size: u64, content: Option<LateContent>) {
             GETATTR => attributes(size),
             OPEN => vec![0; 16],
             READ => {
-                let Some(LateContent { after, word: content }) = content else { continue };
+                let Server::Late(LateContent { after, word: content }) = server else { continue };
                 thread::sleep(after);
                 // `size` of `fuse_read_in`, which begins at 40.
                 let size = request
@@ -170,6 +175,7 @@ fn serve(mut device: File, size: u64, content: Option<LateContent>) {
                     .map_or(0, |size| u32::from_ne_bytes([0, 1, 2, 3].map(|i| size[i])) as usize);
                 content.to_ne_bytes().repeat(size / 4)
             }
+            FLUSH if server == Server::SilentAccomplice => continue,
             _ => {
                 // If no answer is expected, the kernel refuses this one.
                 let _ = device.write(&reply(&header[8..16], -libc::ENOSYS, &[]));

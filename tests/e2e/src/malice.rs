@@ -1,7 +1,7 @@
 //! Actions of a malicious or faulty client.
 
 use std::fs::File;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,13 +9,14 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use binder_client::{Client, Errno, Options, Payload, Session};
+use binder_client::{Client, Errno, Options, Parcel, Payload, Session};
 use binder_uapi::{
     BINDER_TYPE_BINDER, BinderTransactionData, BinderWriteRead, Command,
     FLAT_BINDER_FLAG_ACCEPTS_FDS, FlatBinderObject,
 };
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
+use crate::attacks::report_ready;
 use crate::hung_mapping::{HungFile, Server};
 use crate::random::Random;
 
@@ -34,6 +35,7 @@ pub fn act(device: &str, what: &[&str]) -> Option<Outcome> {
             let file = HungFile::new(PAGE, Server::Thread);
             file.and_then(|file| file.map(None)).and_then(|page| silent_memory(device, part, page))
         }
+        ["hung-file-in-transit"] => hung_file_in_transit(device),
         ["silent-receivers", count] => silent_receivers(device, count),
         ["changing-memory", seed] => changing_memory(device, seed),
         ["vanishing-memory"] => vanishing_memory(device),
@@ -52,6 +54,18 @@ pub fn act(device: &str, what: &[&str]) -> Option<Outcome> {
 
 fn open(device: &str) -> Result<Client, String> {
     Client::open(Path::new(device), &Options::default()).map_err(|error| error.to_string())
+}
+
+/// Sends a file to the context manager whose close waits for a server that never answers.
+fn hung_file_in_transit(device: &str) -> Outcome {
+    let file = HungFile::new(PAGE, Server::SilentAccomplice)?;
+    let client = open(device)?;
+    let parcel = Parcel::new().fd(file.as_fd());
+    Session::new(&client).oneway(0, CALL, parcel.payload()).map_err(text)?;
+    report_ready(&file);
+    loop {
+        thread::park();
+    }
 }
 
 fn text(error: impl std::fmt::Display) -> String {

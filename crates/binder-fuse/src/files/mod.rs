@@ -30,9 +30,7 @@ use binder_driver::slab::{Key, Slab, key_types};
 use binder_driver::{Errno, FileToken};
 use headroom_linux::descriptors::KeptFd;
 use headroom_linux::features;
-use headroom_linux::mountinfo::Device;
-use owners::{Exhausted, Owner};
-use rustix::fs::{AtFlags, Statx, StatxFlags, statx};
+use owners::Exhausted;
 use serde::{Deserialize, Serialize};
 
 use crate::task_watch::{TaskKind, pidfd_of};
@@ -91,17 +89,6 @@ impl Store {
 
     pub(crate) fn new(closers: Closers) -> Self {
         Self { files: Slab::default(), closers }
-    }
-
-    /// The owner of a file on this file system, if there is any. The file system is not asked.
-    pub(crate) fn owner_of_open(&self, on: Device) -> Option<Owner> {
-        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-        let is_there = |file: &Arc<ClientFile>| {
-            let stat = statx(&**file, c"", flags, StatxFlags::empty());
-            let device = |it: Statx| Device { major: it.stx_dev_major, minor: it.stx_dev_minor };
-            stat.map(device) == Ok(on)
-        };
-        self.files.values().find(|file| is_there(file)).map(|file| file.charge().owner)
     }
 
     /// Fetches the file behind `fd` of a thread that is in an ioctl on our device.

@@ -70,10 +70,6 @@ pub enum Obstacle {
     /// The close of a file that a client of this owner has passed blocks a thread.
     #[error("{0}: a file of a client is still being closed: try again, or end the client")]
     Close(Owner),
-    /// A client of this owner passes an open of this bus. The new program would have to close it to
-    /// verify the state, and that close waits for this one.
-    #[error("{0}: an open of this bus is being passed to a client: try again, or end the client")]
-    OwnOpen(Owner),
     /// No thread can be started.
     #[error("no thread can be started: try again when fewer threads run")]
     NoThread,
@@ -202,8 +198,6 @@ impl Server {
             Some(Obstacle::Flags(owner))
         } else if self.calls.are_returning() {
             Some(Obstacle::Calls)
-        } else if let Some(owner) = self.host.files.owner_of_open(self.mount.device()) {
-            Some(Obstacle::OwnOpen(owner))
         } else {
             self.host.closers.owner_of_closes().map(Obstacle::Close)
         }
