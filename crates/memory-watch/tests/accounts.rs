@@ -383,6 +383,10 @@ fn the_snapshot_agrees_with_proc() {
 fn a_process_that_dumps_core_is_not_exiting() {
     let Some(notifier) = notifier() else { return };
     let mut hog = Hog::start(Uid(0));
+    let pid = rustix::process::Pid::from_raw(hog.pid() as i32);
+    // It dumps core, and the file is too large.
+    let limit = rustix::process::Rlimit { current: Some(2), maximum: Some(2) };
+    rustix::process::prlimit(pid, rustix::process::Resource::Core, limit).unwrap();
     let Some(hung) = Hung::mount() else { return test_support::skip("no FUSE") };
     hog.execute(&format!("hangthread {}/anything", hung.path().display()));
     eventually("a thread waits for the file system", || hung.is_waited_for());
