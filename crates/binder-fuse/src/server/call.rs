@@ -8,7 +8,7 @@
 //! Whatever ends a wait from outside asks the state: a signal ([`Server::interrupt_call`]), the end
 //! of a ring (`Server::end_ring`), and the release of the file. An upgrade writes the records.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::time::{Duration, Instant};
@@ -195,8 +195,8 @@ const _: () = assert!(size_of::<Call>() <= 64);
 #[derive(Default)]
 pub(super) struct CallTable {
     calls: Slab<CallKey, Call>,
-    by_unique: HashMap<u64, CallKey>,
-    by_freeze: HashMap<FreezeId, CallKey>,
+    by_unique: BTreeMap<u64, CallKey>,
+    by_freeze: BTreeMap<FreezeId, CallKey>,
     /// Those whose returns are late, no more than threads are blocked.
     returning: Vec<CallKey>,
 }
@@ -490,7 +490,7 @@ mod tests {
         fn the_indices_follow_the_records(
             steps in proptest::collection::vec((0..8_u64, 0..6_u8), 1..60),
         ) {
-            let (mut calls, mut model) = (CallTable::default(), std::collections::BTreeMap::new());
+            let (mut calls, mut model) = (CallTable::default(), BTreeMap::new());
             for (unique, of_kind) in steps {
                 match model.remove(&unique) {
                     Some((key, was)) => {
