@@ -292,8 +292,11 @@ fn a_check_that_takes_too_long_or_proves_nothing_ends_the_upgrade() {
 
 /// The child of a process with this argument.
 pub fn child_with(parent: u32, argument: &str) -> Option<u32> {
+    // Each thread has its own.
+    let tasks = std::fs::read_dir(format!("/proc/{parent}/task")).ok()?.flatten();
     let children =
-        std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).ok()?;
+        tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+    let children = children.collect::<Vec<String>>().concat();
     let mut pids = children.split_ascii_whitespace().filter_map(|pid| pid.parse().ok());
     pids.find(|pid: &u32| {
         let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
