@@ -203,8 +203,10 @@ impl Server {
                 self.threads.unwatch(tid, open.info.process);
                 self.cancel_deferred(tid, open.info.process);
                 // The kernel releases a file after its last call: only a worker may be at one.
-                if let Some(call) = call {
-                    self.interrupt_call(call)?;
+                if let Some(call) = call
+                    && let Err(error) = self.interrupt_call(call)
+                {
+                    tracing::warn!("thread {tid}: the kernel does not take the answer: {error}");
                 }
             }
             self.openers.unwatch(open.info.pid, open.info.process);
