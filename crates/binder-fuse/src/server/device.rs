@@ -9,7 +9,7 @@ use binder_driver::{
     Caller, ContextId, Errno, Interrupt, Opener, ProcessId, Waiting, Wake, WriteRead,
 };
 use binder_uapi::BinderWriteRead;
-use owners::{Exhausted, Owner, Uid};
+use owners::{Exhausted, NamespaceLevel, Owner, Uid};
 
 use super::call::{Call, CallState, LateRead, PendingIoctl, Stage};
 use super::{OPENER, Server, THREAD};
@@ -500,11 +500,15 @@ impl Server {
 
 /// The owner of a process that is in a call to our filesystem.
 pub(super) fn owner_of(tid: u32, euid: Uid) -> io::Result<Owner> {
-    let levels = match owners::reader::namespaces(Path::new("/proc"), tid) {
+    Ok(Owner::of(euid, &user_namespaces(tid)?))
+}
+
+/// The user namespaces that a process or thread is in, innermost first.
+pub(super) fn user_namespaces(tid: u32) -> io::Result<Vec<NamespaceLevel>> {
+    match owners::reader::namespaces(Path::new("/proc"), tid) {
         // A server without privileges serves only processes in its own namespace, or in namespaces
         // below that of its own user.
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Vec::new(),
-        levels => levels?,
-    };
-    Ok(Owner::of(euid, &levels))
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(Vec::new()),
+        levels => levels,
+    }
 }

@@ -1,7 +1,6 @@
 //! The ioctls of a device and of `binder-control`.
 
 use std::io;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use binder_driver::{Caller, Errno, Freeze, FreezeId, Freshness, SpamDetection};
@@ -15,6 +14,7 @@ use owners::Uid;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::call::{CallState, PendingFreeze, PendingIoctl, Transport};
+use super::device::user_namespaces;
 use super::{RingPolicy, Server};
 use crate::fixed::Place;
 use crate::identity;
@@ -301,12 +301,7 @@ impl Server {
 
 /// Whether a thread may signal a process of another user.
 fn may_signal(tid: u32, euid: Uid, pid: u32) -> bool {
-    let levels = |pid| match owners::reader::namespaces(Path::new("/proc"), pid) {
-        // A server without privileges sees its own namespace only.
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Some(Vec::new()),
-        levels => levels.ok(),
-    };
-    let (Some(own), Some(target)) = (levels(tid), levels(pid)) else { return false };
+    let (Ok(own), Ok(target)) = (user_namespaces(tid), user_namespaces(pid)) else { return false };
     // Innermost first: the target's namespaces below that of the caller.
     let Some(below) = target.strip_suffix(&own[..]) else { return false };
     below.last().is_some_and(|level| level.creator == euid) || identity::has_cap_kill(tid)
