@@ -34,8 +34,6 @@ const WITNESS_STACK: usize = 16 << 10;
 const NAME: &std::ffi::CStr = c"binder-guardian";
 const SAYS: &[u8] =
     b"binder-guardian: the bus has lost its server: all calls fail, and it is unmounted\n";
-/// Descriptors that the guardian keeps open: standard error, the abort file, a pidfd.
-const MAX_KEPT: usize = 3;
 
 /// A running guardian. Dropping it kills it without ending the bus.
 pub(crate) struct Guardian {
@@ -62,7 +60,8 @@ impl Guardian {
     /// Starts a guardian for the mount. Without one, only an administrator can end the connection
     /// of a killed server.
     pub(crate) fn start(mount: &Mount) -> io::Result<Self> {
-        // It would have to close copies of clients' files.
+        // It would have to close copies of clients' files. So it has the standard streams, and what
+        // its duty has.
         without_descriptors(|| Self::start_alone(mount))?
     }
 
@@ -135,7 +134,7 @@ impl Duty {
     /// Main function of the guardian. It is a forked copy of a process with threads: nothing here
     /// allocates, locks or panics.
     fn fulfil(&self) -> ! {
-        self.settle();
+        Self::settle();
         while !self.server_is_gone() {}
         crate::placement::restore_recorded();
         // SAFETY: system calls on descriptors and strings of ours; the process exits without
@@ -152,14 +151,8 @@ impl Duty {
         }
     }
 
-    /// Detaches from the server's session, signals, descriptors and working directory.
-    fn settle(&self) {
-        let mut kept = [libc::STDERR_FILENO; MAX_KEPT];
-        let ours = self.abort.iter().chain(&self.witness).map(AsRawFd::as_raw_fd);
-        for (place, fd) in kept[1..].iter_mut().zip(ours) {
-            *place = fd;
-        }
-        kept.sort_unstable();
+    /// Detaches from the server's session, signals, streams and working directory.
+    fn settle() {
         // SAFETY: system calls; the set is initialised before it is read. The closed descriptors
         // belong to this copy of the process, which does not use them.
         unsafe {
@@ -169,14 +162,8 @@ impl Duty {
             libc::setsid();
             libc::prctl(libc::PR_SET_NAME, NAME.as_ptr());
             libc::chdir(c"/".as_ptr());
-            let mut from = 0;
-            for fd in kept {
-                if fd > from {
-                    libc::syscall(libc::SYS_close_range, from, fd - 1, 0);
-                }
-                from = fd + 1;
-            }
-            libc::syscall(libc::SYS_close_range, from, libc::c_uint::MAX, 0);
+            libc::close(libc::STDIN_FILENO);
+            libc::close(libc::STDOUT_FILENO);
         }
     }
 
