@@ -28,7 +28,8 @@ pub fn prepare(count: u32) -> Result<(), Errno> {
     let highest = u64::from(count).min(allowed).saturating_sub(1);
     let mut any = eventfd(0, EventfdFlags::CLOEXEC)?;
     fcntl_dupfd_cloexec(any.as_fd(), i32::try_from(highest).unwrap_or(i32::MAX))?;
-    while any.as_raw_fd() < WORD {
+    // Of a limit that is hardly larger, nothing would be left for clients.
+    while any.as_raw_fd() < WORD && allowed >= 4 * WORD as u64 {
         let copy = fcntl_dupfd_cloexec(any.as_fd(), 0)?;
         // Stays open as long as this program runs.
         let _ = std::mem::replace(&mut any, copy).into_raw_fd();
